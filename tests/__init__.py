@@ -1,0 +1,1 @@
+"""Mirrors the package. Downloads nothing, except what is marked real."""
