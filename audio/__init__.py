@@ -1,0 +1,1 @@
+"""Codecs, token layouts, acoustic groups and playback. Knows nothing of the engine."""

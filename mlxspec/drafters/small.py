@@ -1,0 +1,103 @@
+"""The classical drafter: a smaller model with the same tokens (Leviathan et al. 2211.17192), drawing with the target's own noise.
+
+Under ``coupled`` its draws are argmax(log q + G) with the G that the target will use, so both say the same wherever q is close to p. Under ``ratio``
+it samples with noise of its own and hands over q.
+"""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlxspec.cache import keep_rows, make_cache
+from mlxspec.errors import DrafterError
+from mlxspec.proposal import Proposal
+from mlxspec.sampling import Context
+
+
+class SmallDrafter:
+    """A chain of the small model's draws; with ``width`` above 1 the runners-up of each step hang beside it as leaves.
+
+    The model reads each token once: what it drafted itself and was accepted stays in its cache, the rest is fed with the next proposal.
+    """
+
+    taps: tuple[str, ...] = ()
+    depth = 4
+    width = 1
+    chunk = 512
+
+    def __init__(self, model: nn.Module, name: str = "small", *, max_kv_size: int | None = None, kv_bits: int | None = None) -> None:
+        self.model = model
+        self.name = name
+        self.max_kv_size, self.kv_bits = max_kv_size, kv_bits
+        for layer in make_cache(model, max_kv_size, kv_bits):
+            if not layer.is_trimmable():
+                raise DrafterError(f"{name} cannot draft: its {type(layer).__name__} cannot drop rejected tokens. Pass --drafter lookup, or another small model.")
+        self.begin((), {}, 0)
+
+    def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
+        self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits)
+        for start in range(0, len(prompt), self.chunk):
+            self.model(mx.array([prompt[start : start + self.chunk]], mx.uint32), cache=self.cache)
+            mx.eval([layer.state for layer in self.cache])
+        self.unread: list[int] = []  # emitted, but not in the cache
+        self.proposal = Proposal()
+        self.drafted = 0  # rows 0 to drafted - 1 are the chain; the cache has read all but its last
+
+    def propose(self, token: int, limit: int, context: Context) -> Proposal:
+        self.unread.append(token)
+        width = (context.width or self.width) if context.coupled else 1
+        budget = context.rows or limit * width
+        self.drafted = min(limit, budget)
+        drawn: list[mx.array] = []  # (width,) a step, the best first; not evaluated before the last is drawn
+        probs: list[mx.array] | None = None if context.coupled else []
+        feed = mx.array(self.unread, mx.uint32)
+        for step in range(self.drafted):
+            logits = self._read(feed, context.sampler.vocab_size)
+            best = [tokens[0] for tokens in drawn]
+            if probs is None:
+                tokens = _top(context.perturbed(logits, best), width)
+            else:
+                probs.append(context.probs(logits, best))
+                tokens = context.sample(probs[-1], step, "draft")[None]
+            mx.async_eval(tokens)
+            drawn.append(tokens)
+            feed = tokens[:1]
+        if self.drafted:
+            self.unread = []
+        self.proposal = _comb([tokens.tolist() for tokens in drawn], probs, budget)
+        return self.proposal
+
+    def accept(self, path: Sequence[int], token: int, hidden: dict[str, mx.array]) -> None:
+        if not self.drafted:
+            return
+        followed = sum(row == step for step, row in enumerate(path))
+        read = min(followed, self.drafted - 1)
+        keep_rows(self.cache, self.drafted - 1, range(read))
+        self.unread = [self.proposal.tokens[row] for row in path[read:]]
+
+    def _read(self, tokens: mx.array, vocab_size: int) -> mx.array:
+        """Logits after the last of ``tokens``, (vocab_size,): a padded vocabulary is cut, a narrower one filled with -inf."""
+        logits = self.model(tokens[None], cache=self.cache)[0, -1]
+        missing = vocab_size - logits.size
+        return mx.concatenate([logits, mx.full((missing,), -mx.inf, logits.dtype)]) if missing > 0 else logits[:vocab_size]
+
+
+def _top(scores: mx.array, width: int) -> mx.array:
+    """The ``width`` best, best first, (width,)."""
+    if width == 1:
+        return mx.argmax(scores, keepdims=True)
+    best = mx.argpartition(-scores, kth=width - 1)[:width]
+    return best[mx.argsort(-scores[best])]
+
+
+def _comb(steps: Sequence[Sequence[int]], probs: Sequence[mx.array] | None, budget: int) -> Proposal:
+    """The chain of first choices, rows 0 to n - 1, then the runners-up as leaves beside it, as far as the budget goes.
+
+    >>> _comb([[5, 6], [7, 8]], None, 4)
+    Proposal(tokens=(5, 7, 6, 8), parents=(-1, 0, -1, 0), probs=None, rest=False)
+    """
+    leaves = [(token, step - 1) for step, tokens in enumerate(steps) for token in tokens[1:]][: budget - len(steps)]
+    tokens = (*(tokens[0] for tokens in steps), *(token for token, _ in leaves))
+    parents = (*range(-1, len(steps) - 1), *(parent for _, parent in leaves))
+    return Proposal(tokens, parents, probs)

@@ -1,0 +1,263 @@
+"""The public face: a loaded model with its drafter, a prompt in, events out. Knows no terminal and no sound card."""
+
+import difflib
+import secrets
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import fields
+from threading import Event as CancelEvent
+from typing import Any
+
+import mlx.core as mx
+
+from mlxspec.accept import POLICIES
+from mlxspec.choose import choose_drafter
+from mlxspec.decode import Limits, decode
+from mlxspec.drafters import Drafter
+from mlxspec.errors import DrafterError, MlxspecError, UsageError
+from mlxspec.events import Done, Event, Prefill, Text
+from mlxspec.load import Loaded, Say, load_model
+from mlxspec.options import Options, names
+from mlxspec.sampling import Context, Sampler
+from mlxspec.stats import Stats
+from mlxspec.target import Target
+from mlxspec.text import TextStream
+
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]
+Steps = Generator[Any, None, str]
+
+
+def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None = None, **options: Any) -> "Engine":
+    """Load a model and a drafter for it.
+
+    ``model``: built-in name, local folder, .gguf file or hub id. ``drafter``: a name, or any object with the Drafter methods.
+    ``options`` are those of Options with ``when="load"``: dtype, max_kv_size, kv_bits, offline, yes, force. ``say`` takes one-line notices (default: stderr).
+    Raises UsageError, ModelError or DrafterError.
+    """
+    say = say or _to_stderr
+    wish = drafter if isinstance(drafter, str) else "auto"
+    settings = Options(model=model, drafter=wish, **_known(options, "load"))
+    loaded = load_model(settings, say)
+    target = Target(loaded.model, context_length=_context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
+    if drafter != "none":
+        target.probe()
+    return Engine(loaded, target, drafter, settings, say)
+
+
+class Engine:
+    """A target with a drafter. One reply at a time: starting another ends the one before it."""
+
+    def __init__(self, loaded: Loaded, target: Target, drafter: Any, settings: Options, say: Say) -> None:
+        self.loaded = loaded
+        self.target = target
+        self.settings = settings
+        self.say = say
+        self.drafter: Drafter
+        self.drafter, self.reason = choose_drafter(drafter, target, loaded, settings, say)
+        self.speculation = "off" if self.reason else "on"
+        self.tokenizer = loaded.tokenizer
+        self.model_name = loaded.name
+        self.drafter_name = self.drafter.name
+        self.defaults = loaded.defaults
+        self.vocab_size = min(target.vocab_size, 1 + max(self.tokenizer.get_vocab().values()))
+
+    def with_drafter(self, drafter: Any) -> "Engine":
+        """The same target in memory with another drafter."""
+        if drafter != "none" and self.target.reason is None:
+            self.target.probe()
+        return Engine(self.loaded, self.target, drafter, self.settings, self.say)
+
+    def generate(self, prompt: Prompt, **options: Any) -> Done:
+        """The whole reply at once; options as for ``stream``."""
+        done = None
+        for event in self.stream(prompt, **options):
+            if isinstance(event, Done):
+                done = event
+        assert done is not None
+        return done
+
+    def stream(self, prompt: Prompt, *, cancel: CancelEvent | None = None, **options: Any) -> Iterator[Event]:
+        """Yield Prefill, Text and at last Done.
+
+        ``prompt``: a user message, a list of messages, or tokens as they are. ``options`` are those of Options with ``when="reply"``.
+        ``cancel`` ends the reply within a round, with what it has. Raises UsageError at once for what makes no sense.
+        """
+        settings = self._settings(options)
+        tokens = self.prompt_tokens(prompt, settings)
+        return self._reply(tokens, settings, cancel)
+
+    def prompt_tokens(self, prompt: Prompt, settings: Options | None = None) -> list[int]:
+        """The tokens a prompt becomes: text and messages through the chat template, tokens unchanged."""
+        settings = settings or self._settings({})
+        if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], dict)):
+            tokens = self._templated(prompt, settings)
+        else:
+            tokens = [token for token in prompt if isinstance(token, int) and 0 <= token < self.target.vocab_size]
+            if len(tokens) != len(prompt):
+                raise UsageError(f"The prompt has tokens outside 0 to {self.target.vocab_size - 1}: give whole numbers in that range.")
+        if not tokens:
+            raise UsageError("The prompt is empty: give some text.")
+        limit = self.target.context_length
+        if limit is not None and len(tokens) >= limit:
+            raise UsageError(f"The prompt has {len(tokens)} tokens and {self.model_name} reads at most {limit}: shorten it.")
+        return tokens
+
+    def sampler(self, settings: Options, seed: int) -> Sampler:
+        """The sampler of a reply."""
+        chosen = {f.name: getattr(settings, f.name) for f in fields(Options) if f.name in _SAMPLING}
+        outside = [token for token in settings.logit_bias or {} if token >= self.vocab_size]
+        if outside:
+            raise UsageError(f"--logit-bias names token {outside[0]}: {self.model_name} has tokens 0 to {self.vocab_size - 1}.")
+        return Sampler(self.vocab_size, seed=seed, **chosen)
+
+    def gap(self, tokens: Sequence[int], one: int, other: int, *, seed: int = 0, **options: Any) -> tuple[float, str]:
+        """How close two candidates for the token after ``tokens`` are, and in which measure: a small gap is a tie of float rounding.
+
+        The difference of their scores (noise and temperature included), or of a masked one's distance from the edge of the nucleus.
+        """
+        settings = self._settings(options)
+        rows = _last(self.target.prefill(tokens))
+        context = self.sampler(settings, seed).at(tokens)
+        scores = context.perturbed(rows.logits[-1])
+        a, b = scores[one].item(), scores[other].item()
+        if a > -mx.inf and b > -mx.inf:
+            return abs(a - b), "score"
+        return _edge_distance(self.sampler(settings, seed).at(tokens), rows.logits[-1], one if a == -mx.inf else other, settings.top_p), "edge"
+
+    def _reply(self, prompt: list[int], settings: Options, cancel: CancelEvent | None) -> Iterator[Event]:
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        policy = POLICIES[settings.accept]
+        stop_tokens = frozenset(self.tokenizer.eos_token_ids)
+        limits = Limits(
+            max_tokens=settings.max_tokens,
+            stop_tokens=stop_tokens,
+            draft_tokens=settings.draft_tokens,
+            width=settings.draft_width,
+            rows=settings.draft_rows,
+            coupled=settings.accept == "coupled",
+            cancel=cancel,
+        )
+        stats = Stats(len(prompt), self.speculation, self.reason)
+        text = TextStream(self._decode_text, settings.stop, stop_tokens)
+        emitted: list[int] = []
+        finish = "interrupted"
+        steps = self._take_over(decode(self.target, self.drafter, policy, self.sampler(settings, seed), prompt, limits))
+        try:
+            while True:
+                try:
+                    event = next(steps)
+                except StopIteration as end:
+                    finish = end.value
+                    break
+                if isinstance(event, Prefill):
+                    yield event
+                    continue
+                piece, step = text.push(event)
+                emitted += step.tokens
+                stats.add(step)
+                yield Text(piece, step)
+                if text.stopped:
+                    finish = "stop_string"
+                    break
+                if stats.rounds % 256 == 255:
+                    mx.clear_cache()
+        finally:
+            steps.close()
+        rest = text.flush()
+        if rest:
+            yield Text(rest, None)
+        yield Done(
+            text=text.text,
+            tokens=tuple(emitted),
+            finish_reason=finish,
+            model=self.model_name,
+            drafter=self.drafter_name,
+            accept=settings.accept,
+            exact=True,
+            seed=seed,
+            stats=stats.report(),
+        )
+
+    def _take_over(self, steps: Steps) -> Steps:
+        """End the reply that has the target's cache now, if any, and let this one have it."""
+        earlier = self.target.user
+        if earlier is not None:
+            try:
+                earlier.close()
+            except ValueError:
+                raise MlxspecError("This model is answering in another thread: wait for it, or load the model twice.") from None
+        self.target.user = steps
+        return steps
+
+    def _settings(self, options: dict[str, Any]) -> Options:
+        fixed = {name: getattr(self.settings, name) for name in names("load")}
+        settings = Options(**{**fixed, **self.defaults, **_known(options, "reply")})
+        if settings.accept == "ratio" and (settings.draft_width or 1) > 1:
+            raise UsageError("--accept ratio judges chains, and --draft-width above 1 makes trees: leave one of them out.")
+        if settings.require_spec and self.speculation == "off":
+            raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
+        return settings
+
+    def _templated(self, prompt: Any, settings: Options) -> list[int]:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        for message in messages:
+            if not isinstance(message.get("content"), str) or not isinstance(message.get("role"), str):
+                raise UsageError(f"A message needs a role and a content: {message!r:.80} has not.")
+        if not "".join(message["content"] for message in messages).strip():
+            raise UsageError("The prompt is empty: give some text.")
+        if settings.system_prompt is not None:
+            messages = [{"role": "system", "content": settings.system_prompt}, *messages]
+        if self.tokenizer.chat_template is None:
+            return list(self.tokenizer.encode("\n\n".join(message["content"] for message in messages)))
+        import json
+
+        extra = json.loads(settings.chat_template_config) if settings.chat_template_config else {}
+        try:
+            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **extra))
+        except Exception as error:  # a template is foreign code and raises what it likes
+            raise UsageError(f"The chat template of {self.model_name} refuses these messages ({error}): check roles and --chat-template-config.") from error
+
+    def _decode_text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "logit_bias")
+
+
+def _known(options: dict[str, Any], when: str) -> dict[str, Any]:
+    """The options themselves; an unknown one, or one of the other kind, is an error that names the nearest."""
+    for name in options:
+        if name not in names(when):
+            near = difflib.get_close_matches(name, names(when), n=1)
+            other = "give it to load()" if name in names("load") else "give it with the prompt" if name in names("reply") else "leave it out"
+            raise UsageError(f"Unknown option {name}: {f'did you mean {near[0]}?' if near and name not in names() else f'{other}.'}")
+    return options
+
+
+def _context_length(config: dict[str, Any]) -> int | None:
+    for place in (config, config.get("text_config", {})):
+        for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
+            if isinstance(place.get(key), int):
+                return int(place[key])
+    return None
+
+
+def _last(steps: Generator[Any, None, Any]) -> Any:
+    """Run a generator to its end and give what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def _edge_distance(context: Context, logits: mx.array, token: int, top_p: float) -> float:
+    """How far the mass above a masked token is from the edge of the nucleus."""
+    probs = mx.softmax(logits[: context.sampler.vocab_size].astype(mx.float32), precise=True)
+    return abs(mx.where(probs > probs[token], probs, 0).sum().item() - top_p)
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+

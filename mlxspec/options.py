@@ -1,0 +1,100 @@
+"""Every option once, with its help: the command line, the API and the screen read them from here. Imports no mlx.
+
+``Options`` checks itself: a value that makes no sense, or two that contradict each other, raise UsageError in one line.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from mlxspec.errors import UsageError
+
+ACCEPT = ("coupled", "ratio")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def option(default: Any, help: str, *flags: str, when: str, metavar: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
+    """A field of Options. ``when`` is load (fixed for a model) or reply (may differ per reply)."""
+    return field(default=default, metadata={"help": help, "flags": flags, "when": when, "metavar": metavar, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All that shapes a reply. Fields with ``when="load"`` are fixed once the model is in memory."""
+
+    model: str = option("smollm2-135m", "built-in name, local folder, .gguf file or hub repo id", "-m", when="load", metavar="MODEL")
+    drafter: str = option("auto", "none, lookup, small:MODEL, or auto", when="load", metavar="DRAFTER")
+    dtype: str | None = option(None, "dtype of the weights (default: the file's; float32 on the CPU)", when="load", choices=DTYPES)
+    max_kv_size: int | None = option(None, "keep at most N tokens of context in the cache (the first 4 stay)", when="load", metavar="N")
+    kv_bits: int | None = option(None, "quantise the KV cache to 4 or 8 bits", when="load", metavar="BITS")
+    offline: bool = option(False, "touch no network", when="load")
+    yes: bool = option(False, "answer yes to a large download", "-y", when="load")
+    force: bool = option(False, "go on where a check would refuse", when="load")
+
+    draft_tokens: int | None = option(None, "tokens drafted ahead in a round, or auto", when="reply", metavar="N")
+    draft_width: int | None = option(None, "alternatives a drafter may offer at one place", when="reply", metavar="N")
+    draft_rows: int | None = option(None, "rows of a proposal in all", when="reply", metavar="N")
+    accept: str = option("coupled", "rule that judges drafts", when="reply", choices=ACCEPT)
+    require_spec: bool = option(False, "fail (exit 3) where speculation is off", when="reply")
+    strict: bool = option(False, "exit 3 where the reply was cut at the token limit or the context", when="reply")
+    system_prompt: str | None = option(None, "system message of the chat template", "-s", when="reply", metavar="TEXT")
+    chat_template_config: str | None = option(None, "extra arguments for the chat template, as JSON", when="reply", metavar="JSON")
+    max_tokens: int = option(512, "tokens of the reply at most (-1: no limit but the context)", "-n", when="reply", metavar="N")
+    temperature: float = option(0.7, "0 picks the likeliest token", "--temp", when="reply", metavar="T")
+    top_p: float = option(1.0, "nucleus: keep the likeliest tokens up to this mass", when="reply", metavar="P")
+    top_k: int = option(0, "keep the K likeliest tokens (0: all)", when="reply", metavar="K")
+    min_p: float = option(0.0, "drop tokens below this share of the likeliest one", when="reply", metavar="P")
+    repetition_penalty: float = option(1.0, "divide the logits of tokens seen lately (1: off)", when="reply", metavar="X")
+    repetition_context_size: int = option(20, "how many tokens back the repetition penalty looks", when="reply", metavar="N")
+    logit_bias: Mapping[int, float] | None = option(None, 'added to logits, as JSON: {"TOKEN": BIAS}', when="reply", metavar="JSON")
+    seed: int | None = option(None, "same seed, same text (default: a fresh one, reported)", when="reply", metavar="N")
+    stop: tuple[str, ...] = option((), "end the reply at this string (may be repeated)", when="reply", metavar="STRING")
+
+    def __post_init__(self) -> None:
+        _number(self, "max_tokens", low=-1, whole=True)
+        _number(self, "temperature", low=0)
+        _number(self, "top_p", low=0, high=1)
+        _number(self, "top_k", low=0, whole=True)
+        _number(self, "min_p", low=0, high=1)
+        _number(self, "repetition_penalty", low=0, above=True)
+        _number(self, "repetition_context_size", low=0, whole=True)
+        _number(self, "seed", low=0, high=2**64 - 1, whole=True)
+        _number(self, "draft_tokens", low=0, whole=True)
+        _number(self, "draft_width", low=1, whole=True)
+        _number(self, "draft_rows", low=1, whole=True)
+        _number(self, "max_kv_size", low=8, whole=True)
+        if self.top_p == 0:
+            raise UsageError("--top-p 0 leaves no token: give a mass above 0, up to 1.")
+        if self.kv_bits not in (None, 4, 8):
+            raise UsageError(f"--kv-bits {self.kv_bits} is not offered: give 4 or 8.")
+        if self.kv_bits is not None and self.max_kv_size is not None:
+            raise UsageError("--kv-bits and --max-kv-size exclude each other (mlx-lm cannot quantise a rotating cache): give one of them.")
+        if self.accept not in ACCEPT:
+            raise UsageError(f"--accept {self.accept} is unknown: give one of {', '.join(ACCEPT)}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UsageError(f"--dtype {self.dtype} is unknown: give one of {', '.join(DTYPES)}.")
+        for token, bias in (self.logit_bias or {}).items():
+            if not isinstance(token, int) or isinstance(token, bool) or token < 0 or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
+                raise UsageError(f"--logit-bias {{{token!r}: {bias!r}}} makes no sense: give token numbers and finite biases (or -inf), as JSON.")
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise UsageError("--stop '' would end every reply at once: give a string of at least one character.")
+
+
+def names(when: str | None = None) -> tuple[str, ...]:
+    """Names of the options, all or those of one kind."""
+    return tuple(f.name for f in fields(Options) if when in (None, f.metadata["when"]))
+
+
+def _number(options: Options, name: str, *, low: float, high: float = math.inf, whole: bool = False, above: bool = False) -> None:
+    value = getattr(options, name)
+    if value is None:
+        return
+    flag = "--" + name.replace("_", "-")
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and (not whole or value == int(value))
+    if not number or value < low or value > high or (above and value == low):
+        kind = "a whole number" if whole else "a number"
+        reach = f"above {low:g}" if above else f"from {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+        raise UsageError(f"{flag} {value} makes no sense: give {kind} {reach}.")

@@ -1,0 +1,266 @@
+"""The model that has the say: reads the prompt, runs a chain or a tree in one forward, keeps the accepted rows. Knows no drafter and no text.
+
+Any mlx-lm model serves, unedited. Three of its modules are extended in place: ``rope`` (one position per row, by way of the batch axis), the output
+projection and the layers (hidden states, "taps"). What a model can do is probed on the model itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlxspec.cache import Cache, TreeView, keep_rows, make_cache
+from mlxspec.errors import DrafterError, MlxspecError
+from mlxspec.events import Prefill
+from mlxspec.proposal import Proposal
+from mlxspec.sampling import Context
+
+Shape = Literal["tree", "chain", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a forward gave: logits (rows, vocab), and the hidden states asked for by tap, each (rows, width). Not yet evaluated."""
+
+    logits: mx.array
+    hidden: dict[str, mx.array]
+
+
+class Interrupted(Exception):
+    """The reply was cancelled while the prompt was being read."""
+
+
+class Target:
+    """A mlx-lm model with one sequence in its cache.
+
+    Taps: ``last`` is the input of the output projection (after the final norm), ``layer:3`` the output of layer 3.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, context_length: int | None = None, max_kv_size: int | None = None, kv_bits: int | None = None, chunk: int = 512
+    ) -> None:
+        self.model = model
+        self.context_length = context_length
+        self.max_kv_size = max_kv_size
+        self.kv_bits = kv_bits
+        self.chunk = chunk
+        self.shape: Shape = "tree"
+        self.reason: str | None = None
+        self.user: Any = None  # the reply that has the cache now
+        self._taps: dict[str, mx.array] = {}
+        self._wanted: frozenset[str] = frozenset()
+        self._ahead: Rows | None = None
+        self._rows = 0
+        _extend(model, self._record)
+        self.reset()
+        self.vocab_size = int(self._forward(mx.array([0]), ()).logits.shape[-1])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        self.cache: list[Cache] = make_cache(self.model, self.max_kv_size, self.kv_bits)
+        self._ahead = None
+
+    def prefill(self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None) -> "Iterator[Prefill]":
+        """Read a prompt from the start, in chunks, the last token by itself; returns Rows of one row of logits and the whole prompt's hidden states."""
+        self.reset()
+        tokens = mx.array(prompt, mx.uint32)
+        hidden: list[dict[str, mx.array]] = []
+        yield Prefill(0, len(prompt))
+        for start in range(0, len(prompt) - 1, self.chunk):
+            if cancel is not None and cancel.is_set():
+                raise Interrupted
+            end = min(start + self.chunk, len(prompt) - 1)
+            rows = self._forward(tokens[start:end], taps)
+            mx.eval([layer.state for layer in self.cache], rows.hidden)  # the logits are never computed
+            hidden.append(rows.hidden)
+            yield Prefill(end, len(prompt))
+        rows = self._forward(tokens[-1:], taps)
+        mx.eval(rows.logits, rows.hidden)
+        yield Prefill(len(prompt), len(prompt))
+        hidden.append(rows.hidden)
+        return Rows(rows.logits, {tap: mx.concatenate([part[tap] for part in hidden]) for tap in taps})
+
+    def admit(self, proposal: Proposal, limit: int) -> Proposal:
+        """The proposal as this target can verify it: checked, and cut to its first path where trees do not work."""
+        if not len(proposal):
+            return proposal
+        proposal.check(self.vocab_size, limit)
+        if self.shape == "none":
+            raise DrafterError(f"This target takes no drafts ({self.reason}): use --drafter none.")
+        if self.shape == "tree" or proposal.is_chain:
+            return proposal
+        rows = _first_path(proposal)
+        return Proposal.chain([proposal.tokens[i] for i in rows], None if proposal.probs is None else [proposal.probs[i] for i in rows])
+
+    def run(self, token: int, proposal: Proposal, taps: Sequence[str], context: Context) -> Rows:
+        """Read the pending token and the proposal's rows in one forward. Row 0 is the pending token.
+
+        Where the next proposal will be empty too, the next step is started at once on the token about to be drawn, as mlx-lm does.
+        """
+        if self._ahead is not None:
+            if len(proposal):
+                raise DrafterError("The drafter said it would rest and proposed all the same: leave Proposal.rest False.")
+            rows, self._ahead = self._ahead, None
+        else:
+            rows = self._forward(mx.array([token, *proposal.tokens], mx.uint32), taps, proposal)
+        self._rows = 1 + len(proposal)
+        if proposal.rest and not taps:
+            first = context.first(rows.logits)
+            self._ahead = self._forward(first[None], taps)
+            mx.async_eval(first, self._ahead.logits)
+        return rows
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Of the last run keep the pending token and the proposal's rows on ``path``, and drop the others."""
+        keep_rows(self.cache, self._rows, [0, *(row + 1 for row in path)])
+
+    def settle(self) -> None:
+        """Drop the step that was started ahead and is not wanted."""
+        if self._ahead is not None:
+            keep_rows(self.cache, 1, ())
+            self._ahead = None
+
+    def probe(self) -> None:
+        """Find out on this model what it can verify: a tree, only chains, or no drafts at all; sets ``shape`` and ``reason``.
+
+        A 6-row tree and a rewind, with random tokens, against reading each path by itself.
+        """
+        tokens = [int(t) for t in np.random.default_rng(0).integers(0, self.vocab_size, 12)]
+        tree = Proposal((tokens[0], tokens[1], tokens[2], tokens[1], tokens[3]), (-1, 0, -1, 2, 2))
+        trials: tuple[tuple[Shape, Proposal, tuple[int, ...]], ...] = (
+            ("tree", tree, (2, 4)),
+            ("chain", Proposal.chain(tokens[:5]), (0, 1)),
+        )
+        if len(set(tokens[:4])) < 4:
+            trials = trials[1:]
+        reasons = []
+        for shape, proposal, path in trials:
+            fault = self._fault(proposal, path, tokens[4:])
+            if fault is None:
+                self.shape = shape
+                break
+            reasons.append(f"{shape}: {fault}")
+        else:
+            self.shape = "none"
+        self.reason = "; ".join(reasons) or None
+        self.reset()
+
+    def _fault(self, proposal: Proposal, path: tuple[int, ...], prompt: Sequence[int]) -> str | None:
+        """What goes wrong with one proposal, in a few words, or None."""
+        try:
+            self.reset()
+            self._forward(mx.array(prompt, mx.uint32), ())
+            rows = self._forward(mx.array([prompt[0], *proposal.tokens], mx.uint32), (), proposal)
+            mx.eval(rows.logits)
+            self._rows = 1 + len(proposal)
+            self.keep(path)
+            after = self._forward(mx.array([prompt[1]], mx.uint32), ())
+            got = mx.concatenate([rows.logits[:1], *(rows.logits[i + 1][None] for i in path), after.logits])
+            mx.eval(got)
+            self.reset()
+            self._forward(mx.array(prompt, mx.uint32), ())
+            chain = [prompt[0], *(proposal.tokens[i] for i in path), prompt[1]]
+            expected = mx.concatenate([self._forward(mx.array([token], mx.uint32), ()).logits for token in chain])
+            got, expected = got.astype(mx.float32), expected.astype(mx.float32)
+            spread = mx.abs(expected - expected.mean(axis=0)).mean().item()
+            error = mx.abs(got - expected).mean().item()
+        except MlxspecError as fault:
+            return str(fault)
+        except (ValueError, RuntimeError, TypeError, AttributeError, IndexError) as fault:  # whatever a model's own code raises
+            return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+        tolerance = 1e-3 if rows.logits.dtype == mx.float32 and self.kv_bits is None else 0.1
+        return None if error <= tolerance * spread else f"logits differ by {error:.2g} (of a spread of {spread:.2g}) from reading each path by itself"
+
+    def _forward(self, tokens: mx.array, taps: Sequence[str], proposal: Proposal | None = None) -> Rows:
+        cache = self.cache
+        if proposal is not None and not proposal.is_chain:
+            positions, ancestors = _geometry(proposal, self.cache)
+            cache = [TreeView(layer, positions, ancestors) for layer in cache]
+        self._wanted = frozenset(taps)
+        logits = self.model(tokens[None], cache=cache)[0]
+        missing = self._wanted - self._taps.keys()
+        if missing:
+            raise DrafterError(f"The target has no hidden state {sorted(missing)[0]!r} to tap: taps are last and layer:N below {len(self.cache)}.")
+        return Rows(logits, {tap: self._taps.pop(tap)[0] for tap in taps})
+
+    def _record(self, tap: str, value: mx.array) -> None:
+        if tap in self._wanted:
+            self._taps[tap] = value
+
+
+def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.array]:
+    """Positions (rows,) and who descends from whom (rows, rows), the pending token as row 0."""
+    offset = next(int(layer.offset) for layer in cache)
+    rows = 1 + len(proposal)
+    ancestors = np.eye(rows, dtype=bool)
+    ancestors[:, 0] = True
+    for row, parent in enumerate(proposal.parents):
+        if parent >= 0:
+            ancestors[row + 1] |= ancestors[parent + 1]
+    return mx.array([offset, *(offset + depth for depth in proposal.depths)], mx.int32), mx.array(ancestors)
+
+
+def _first_path(proposal: Proposal) -> list[int]:
+    path: list[int] = []
+    for row, parent in enumerate(proposal.parents):
+        if parent == (path[-1] if path else -1):
+            path.append(row)
+    return path
+
+
+def _extend(model: nn.Module, record: Callable[[str, mx.array], None]) -> None:
+    """Give a model's rope modules, output projection and layers their extra abilities. Weights and names stay as they are."""
+    layers = {id(layer): i for i, layer in enumerate(model.layers)}
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        leaf = name.rpartition(".")[2]
+        if leaf == "rope":
+            _subclass(module, _rope_by_row)
+        elif leaf == "lm_head":
+            _subclass(module, lambda base: {"__call__": _tapped(base.__call__, record)})
+        elif isinstance(module, nn.Embedding | nn.QuantizedEmbedding):
+            _subclass(module, lambda base: {"as_linear": _tapped(base.as_linear, record)})
+        elif id(module) in layers:
+            _subclass(module, lambda base, tap=f"layer:{layers[id(module)]}": {"__call__": _tapped_output(base.__call__, record, tap)})
+
+
+def _subclass(module: nn.Module, members: Callable[[type], dict[str, Any]]) -> None:
+    base = type(module)
+    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, **members(base)})
+
+
+def _rope_by_row(base: Any) -> dict[str, Any]:
+    def call(self: nn.Module, x: mx.array, offset: int | mx.array = 0, **more: Any) -> mx.array:
+        if not (isinstance(offset, mx.array) and offset.ndim == 1):
+            return base.__call__(self, x, offset=offset, **more)
+        return base.__call__(self, x.transpose(2, 1, 0, 3), offset=offset, **more).transpose(2, 1, 0, 3)  # (1, heads, rows, dim), rows as the batch
+
+    return {"__call__": call}
+
+
+def _tapped(method: Any, record: Callable[[str, mx.array], None]) -> Any:
+    def call(self: nn.Module, x: mx.array) -> mx.array:
+        record("last", x)
+        return method(self, x)
+
+    return call
+
+
+def _tapped_output(method: Any, record: Callable[[str, mx.array], None], tap: str) -> Any:
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        out = method(self, *args, **kwargs)
+        record(tap, out[0] if isinstance(out, tuple) else out)
+        return out
+
+    return call
+
+
+__all__ = ["Interrupted", "Rows", "Shape", "Target"]

@@ -1,0 +1,1 @@
+"""Networks of the drafters and codecs, and the weights that ship with the package. Knows nothing of the engine."""

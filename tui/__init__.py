@@ -1,0 +1,1 @@
+"""The terminal chat. Knows only the public API of mlxspec."""
