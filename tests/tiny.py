@@ -1,0 +1,124 @@
+"""Tiny seeded models of real families, a known Markov law as a model, a byte tokenizer, and engines around them. No downloads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_map
+from mlx_lm.models.cache import KVCache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import _get_classes
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from mlxspec.engine import Engine
+from mlxspec.load import Loaded
+from mlxspec.options import Options
+from mlxspec.target import Target
+
+VOCAB = 258
+_BASE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCAB,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+    "head_dim": 8,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": False},
+    "qwen2": {},
+    "qwen3": {"tie_word_embeddings": True},
+    "gemma3_text": {"sliding_window": 12, "sliding_window_pattern": 2, "query_pre_attn_scalar": 8},
+    "phi3": {},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 12, "head_dim": 32, "hidden_size": 64},
+    "olmo2": {},
+    "cohere2": {"sliding_window": 12, "sliding_window_pattern": 2},
+    "granite": {
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+}
+SLIDING = ("gemma3_text", "gpt_oss", "cohere2")
+
+
+def config_of(family: str, **changes: Any) -> dict[str, Any]:
+    return {"model_type": family, **_BASE, **FAMILIES[family], **changes}
+
+
+def tiny_model(family: str = "llama", seed: int = 0, scale: float = 4.0, **changes: Any) -> nn.Module:
+    """A seeded model with sharp enough logits that arg max is seldom a tie. Same seed, same weights."""
+    config = config_of(family, **changes)
+    model_class, args_class = _get_classes(config)
+    model: nn.Module = model_class(args_class.from_dict(config))
+    rng = np.random.default_rng(seed)
+    model.update(tree_map(lambda x: mx.array(rng.normal(0, 1, x.shape) * scale / max(x.shape) ** 0.5, mx.float32) if x.ndim > 1 else x + 0, model.parameters()))
+    mx.eval(model.parameters())
+    return model.eval()
+
+
+class MarkovModel(nn.Module):
+    """A model whose next token depends on the last one only, by a table of logits: its law is known exactly."""
+
+    def __init__(self, logits: np.ndarray) -> None:
+        super().__init__()
+        self.table = mx.array(logits, mx.float32)  # (vocab, vocab)
+        self.layers: list[nn.Module] = []
+
+    def make_cache(self) -> list[KVCache]:
+        return [KVCache()]
+
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        blank = mx.zeros((1, 1, inputs.shape[1], 8))
+        cache[0].update_and_fetch(blank, blank)
+        return self.table[inputs]
+
+
+def byte_tokenizer(size: int = VOCAB, template: bool = True) -> TokenizerWrapper:
+    """Byte-level BPE without merges: ids 0 to 255 are bytes (a smaller size drops the last ones); the last two ids are <eos> and <end>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ascii_first = sorted(alphabet, key=lambda c: (not c.isascii(), c))
+    vocab = {c: i for i, c in enumerate(ascii_first[: size - 2])}
+    vocab |= {"<eos>": size - 2, "<end>": size - 1}
+    inner = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<end>"))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>")
+    if template:
+        fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}:{% endif %}"
+    return TokenizerWrapper(fast)
+
+
+def tiny_engine(drafter: Any = "none", model: nn.Module | None = None, tokenizer: Any = None, context: int | None = 512, **load: Any) -> Engine:
+    """An engine around a tiny model, as ``mlxspec.load`` would build it."""
+    model = model or tiny_model()
+    settings = Options(model="tiny", drafter=drafter if isinstance(drafter, str) else "auto", **load)
+    loaded = Loaded("tiny", model, tokenizer or byte_tokenizer(), {}, "memory", "tiny-digest", {})
+    target = Target(model, context_length=context, max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
+    if drafter != "none":
+        target.probe()
+    return Engine(loaded, target, drafter, settings, lambda _: None)
+
+
+def save_folder(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> Path:
+    """A tiny model and its tokenizer as an ordinary MLX folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = tiny_model(family, seed, **changes)
+    from mlx.utils import tree_flatten
+
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
+    tokenizer = byte_tokenizer(changes.get("vocab_size", VOCAB))
+    (folder / "config.json").write_text(json.dumps({**config_of(family, **changes), "eos_token_id": tokenizer.eos_token_id}))
+    tokenizer.save_pretrained(str(folder))
+    return folder
