@@ -6,6 +6,7 @@ projection and the layers (hidden states, "taps"). What a model can do is probed
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any, Literal
 
@@ -51,11 +52,9 @@ class Target:
         self.shape: Shape = "tree"
         self.reason: str | None = None
         self.user: Any = None  # the reply that has the cache now
-        self._taps: dict[str, mx.array] = {}
-        self._wanted: frozenset[str] = frozenset()
+        self._taps = _extend(model)
         self._ahead: Rows | None = None
         self._rows = 0
-        _extend(model, self._record)
         self.reset()
         self.vocab_size = int(self._forward(mx.array([0]), ()).logits.shape[-1])
         self.reset()
@@ -181,16 +180,24 @@ class Target:
         if proposal is not None and not proposal.is_chain:
             positions, ancestors = _geometry(proposal, self.cache)
             cache = [TreeView(layer, positions, ancestors) for layer in cache]
-        self._wanted = frozenset(taps)
+        self._taps.clear()
+        self._taps.wanted = frozenset(taps)
         logits = self.model(tokens[None], cache=cache)[0]
-        missing = self._wanted - self._taps.keys()
-        if missing:
-            raise DrafterError(f"The target has no hidden state {sorted(missing)[0]!r} to tap: taps are last and layer:N below {len(self.cache)}.")
-        return Rows(logits, {tap: self._taps.pop(tap)[0] for tap in taps})
+        self._taps.wanted = frozenset()
+        for tap in taps:
+            if tap not in self._taps:
+                raise DrafterError(f"The target has no hidden state {tap!r} to tap: taps are last and layer:N below {len(self.model.layers)}.")
+        return Rows(logits, {tap: self._taps[tap][0] for tap in taps})
 
-    def _record(self, tap: str, value: mx.array) -> None:
-        if tap in self._wanted:
-            self._taps[tap] = value
+
+class Taps(dict[str, mx.array]):
+    """The hidden states of a model's latest forward, those that are wanted; each (1, rows, width)."""
+
+    wanted: frozenset[str] = frozenset()
+
+    def record(self, tap: str, value: mx.array) -> None:
+        if tap in self.wanted:
+            self[tap] = value
 
 
 def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.array]:
@@ -213,37 +220,40 @@ def _first_path(proposal: Proposal) -> list[int]:
     return path
 
 
-def _extend(model: nn.Module, record: Callable[[str, mx.array], None]) -> None:
-    """Give a model's rope modules, output projection and layers their extra abilities. Weights and names stay as they are."""
-    layers = {id(layer): i for i, layer in enumerate(model.layers)}
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        leaf = name.rpartition(".")[2]
+def _extend(model: nn.Module) -> Taps:
+    """Give a model's rope modules, output projection and layers their extra abilities, once. Weights and names stay as they are."""
+    if "_mlxspec_taps" in vars(model):
+        extended: Taps = vars(model)["_mlxspec_taps"]
+        return extended
+    taps = Taps()
+    object.__setattr__(model, "_mlxspec_taps", taps)
+    layers = {id(layer): f"layer:{i}" for i, layer in enumerate(model.layers)}
+    modules = {id(module): (name.rpartition(".")[2], module) for name, module in model.named_modules()}
+    for key, (leaf, module) in modules.items():
         if leaf == "rope":
-            _subclass(module, _rope_by_row)
+            _subclass(module, "__call__", _rope_by_row)
         elif leaf == "lm_head":
-            _subclass(module, lambda base: {"__call__": _tapped(base.__call__, record)})
+            _subclass(module, "__call__", partial(_tapped, record=taps.record))
         elif isinstance(module, nn.Embedding | nn.QuantizedEmbedding):
-            _subclass(module, lambda base: {"as_linear": _tapped(base.as_linear, record)})
-        elif id(module) in layers:
-            _subclass(module, lambda base, tap=f"layer:{layers[id(module)]}": {"__call__": _tapped_output(base.__call__, record, tap)})
+            _subclass(module, "as_linear", partial(_tapped, record=taps.record))
+        elif key in layers:
+            _subclass(module, "__call__", partial(_tapped_output, record=taps.record, tap=layers[key]))
+    return taps
 
 
-def _subclass(module: nn.Module, members: Callable[[type], dict[str, Any]]) -> None:
+def _subclass(module: nn.Module, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace one method of one module, by way of a class of its own that is named like the old one."""
     base = type(module)
-    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, **members(base)})
+    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, name: wrap(getattr(base, name))})
 
 
-def _rope_by_row(base: Any) -> dict[str, Any]:
+def _rope_by_row(method: Any) -> Any:
     def call(self: nn.Module, x: mx.array, offset: int | mx.array = 0, **more: Any) -> mx.array:
         if not (isinstance(offset, mx.array) and offset.ndim == 1):
-            return base.__call__(self, x, offset=offset, **more)
-        return base.__call__(self, x.transpose(2, 1, 0, 3), offset=offset, **more).transpose(2, 1, 0, 3)  # (1, heads, rows, dim), rows as the batch
+            return method(self, x, offset=offset, **more)
+        return method(self, x.transpose(2, 1, 0, 3), offset=offset, **more).transpose(2, 1, 0, 3)  # (1, heads, rows, dim), rows as the batch
 
-    return {"__call__": call}
+    return call
 
 
 def _tapped(method: Any, record: Callable[[str, mx.array], None]) -> Any:
@@ -262,5 +272,3 @@ def _tapped_output(method: Any, record: Callable[[str, mx.array], None], tap: st
 
     return call
 
-
-__all__ = ["Interrupted", "Rows", "Shape", "Target"]

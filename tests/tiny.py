@@ -61,6 +61,7 @@ def tiny_model(family: str = "llama", seed: int = 0, scale: float = 4.0, **chang
     """A seeded model with sharp enough logits that arg max is seldom a tie. Same seed, same weights."""
     config = config_of(family, **changes)
     model_class, args_class = _get_classes(config)
+    mx.random.seed(seed)
     model: nn.Module = model_class(args_class.from_dict(config))
     rng = np.random.default_rng(seed)
     model.update(tree_map(lambda x: mx.array(rng.normal(0, 1, x.shape) * scale / max(x.shape) ** 0.5, mx.float32) if x.ndim > 1 else x + 0, model.parameters()))
