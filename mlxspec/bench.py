@@ -94,7 +94,11 @@ def run_bench(bench: BenchOptions, say: Say) -> dict[str, Any]:
     )
     result = bench_engine(engine, prompts, bench, say)
     if bench.plot is not None:
-        write_plot(result, bench.plot)
+        try:
+            write_plot(result, bench.plot)
+        except Exception as error:  # the figures are worth more than their picture
+            result["plot_error"] = _message(error)
+            say(f"There is no plot: {result['plot_error']}")
     return result
 
 
@@ -200,11 +204,11 @@ def _build(row: _Row, build: Callable[[str], Any]) -> None:
     try:
         row.runner = build(row.name)
     except Exception as error:  # a row that fails must not take the others with it
-        _fail(row, error)
+        row.error = _message(error)
 
 
-def _fail(row: _Row, error: Exception) -> None:
-    row.error = str(error) if isinstance(error, MlxspecError) else f"{type(error).__name__}: {error}"
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, MlxspecError) else f"{type(error).__name__}: {error}"
 
 
 def _measure(rows: Sequence[_Row], prompts: Sequence[BenchPrompt], tokens: Sequence[list[int]], bench: BenchOptions, say: Say) -> None:
@@ -217,7 +221,7 @@ def _measure(rows: Sequence[_Row], prompts: Sequence[BenchPrompt], tokens: Seque
         try:
             return row.runner.run(tokens[place], max_tokens)
         except Exception as error:  # a row that fails must not take the others with it
-            _fail(row, error)
+            row.error = _message(error)
             return None
 
     say(f"Warming up {sum(row.error is None for row in rows)} rows.")
