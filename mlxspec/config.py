@@ -99,6 +99,6 @@ def converted(name: str, value: Any) -> Any:
 
 
 def hint(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """``: did you mean NAME?`` or the list of names."""
+    """What was meant, or where the names are listed."""
     close = difflib.get_close_matches(name, known, n=1)
-    return f": did you mean {close[0]}" if close else f": the names are {', '.join(known)}"
+    return f": did you mean {close[0]}" if close else ": the names are those of the options that mlxspec generate --help lists"

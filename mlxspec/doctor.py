@@ -43,12 +43,12 @@ def doctor(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> i
         "memory": memory,
         "python": python,
         "mlx": mlx,
-        "blas": lambda: blas(environ),
+        "blas": blas,
         "audio": audio,
         "terminal": lambda: screen(terminal, environ),
         "config": lambda: settings(environ),
         "files": files,
-        "hub": lambda: hub(environ),
+        "hub": hub,
         "network": lambda: network(environ),
     }
     found: dict[str, Check] = {}
@@ -127,7 +127,7 @@ def mlx() -> Check:
     return Check(text, data=data)
 
 
-def blas(environ: Mapping[str, str]) -> Check:
+def blas() -> Check:
     """The BLAS that MLX's CPU calls reach, with the speed it gives, and the remedy where it is the slow reference one."""
     import mlx.core as mx
 
@@ -138,7 +138,7 @@ def blas(environ: Mapping[str, str]) -> Check:
     data = {"blas": name, "gflops": round(speed, 1)}
     text = f"{name or 'unknown'}, {speed:.1f} GFLOP/s (float32, {SIDE} x {SIDE} x {SIDE}, on the CPU)"
     if name is not None and "reference" in name:
-        return Check(text, "note", remedy(environ), data)
+        return Check(text, "note", remedy(), data)
     return Check(text, data=data)
 
 
@@ -154,7 +154,7 @@ def gigaflops(mx: Any) -> float:
     return 2 * SIDE**3 / best / 1e9
 
 
-def remedy(environ: Mapping[str, str], exists: Callable[[Path], bool] = Path.exists) -> str:
+def remedy(exists: Callable[[Path], bool] = Path.exists) -> str:
     """How to come by OpenBLAS, in one line."""
     triplet = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
     debian = Path(f"/usr/lib/{triplet}/openblas-pthread/libopenblas.so.0")
@@ -223,7 +223,7 @@ def nearest(folder: Path) -> Path:
     return next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
 
 
-def hub(environ: Mapping[str, str]) -> Check:
+def hub() -> Check:
     folder, count = hub_cache(), len(in_hub_cache())
     if folder is None:
         return Check("huggingface_hub is not installed", "broken", "pip install huggingface_hub")
