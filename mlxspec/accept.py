@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from mlxspec.errors import DrafterError
 from mlxspec.proposal import Proposal, Verdict
-from mlxspec.sampling import Context
+from mlxspec.sampling import Context, number, whole
 
 
 class Policy(Protocol):
@@ -40,16 +40,20 @@ def ratio(proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
     if proposal.probs is None:
         return coupled(proposal, logits, context)
     if not proposal.is_chain:
-        raise DrafterError(f"--accept ratio judges chains, and the drafter sampled a tree of {len(proposal)} rows: draft a chain, or use --accept coupled.")
+        raise DrafterError(
+            f"--accept ratio judges chains, and the drafter sampled a tree of {len(proposal)} rows: draft a chain, or use --accept coupled."
+        )
     for row, token in enumerate(proposal.tokens):
         p = context.probs(logits[row], proposal.tokens[:row])
         q = proposal.probs[row]
-        if context.uniform(row, "accept") * q[token].item() >= p[token].item():
+        if not isinstance(q, mx.array) or q.shape != p.shape:
+            raise DrafterError(f"The drafter gave row {row} probabilities {getattr(q, 'shape', type(q).__name__)}: give an mx.array of {p.size}.")
+        if context.uniform(row, "accept") * number(q[token]) >= number(p[token]):
             rest = mx.maximum(p - q, 0)
             rest = mx.where(rest.sum() > 0, rest, p)  # p = q up to rounding
-            return Verdict(tuple(range(row)), int(context.sample(rest, row, "residual").item()))
+            return Verdict(tuple(range(row)), whole(context.sample(rest, row, "residual")))
     last = context.draw(logits[len(proposal)], proposal.tokens)
-    return Verdict(tuple(range(len(proposal))), int(last.item()))
+    return Verdict(tuple(range(len(proposal))), whole(last))
 
 
 POLICIES: dict[str, Policy] = {"coupled": coupled, "ratio": ratio}

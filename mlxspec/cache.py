@@ -82,7 +82,9 @@ class WindowCache(mlx_cache._BaseCache):  # type: ignore[misc]
         """Of the last ``rows`` rows keep those listed, in that order."""
         base = self.offset - self.dropped - rows
         if self.dropped and base + len(kept) < self.max_size - 1:
-            raise RollbackError(f"A window of {self.max_size} tokens has {self.spare} spare rows and cannot drop {rows - len(kept)}: start again from the prompt.")
+            raise RollbackError(
+                f"A window of {self.max_size} tokens has {self.spare} spare rows and cannot drop {rows - len(kept)}: start again from the prompt."
+            )
         if list(kept) != list(range(len(kept))):
             self.keys = _gathered(self.keys, base, kept)
             self.values = _gathered(self.values, base, kept)
@@ -197,6 +199,7 @@ def _ours(layer: Cache, max_kv_size: int | None, kv_bits: int | None) -> Cache:
     return layer
 
 
-def _gathered(rows_of: mx.array, base: int, kept: Sequence[int]) -> mx.array:
+def _gathered(rows_of: Any, base: int, kept: Sequence[int]) -> Any:
+    """The rows ``base + kept`` of an array (1, heads, rows, width), moved to ``base`` and on."""
     rows_of[..., base : base + len(kept), :] = rows_of[..., mx.array([base + i for i in kept], mx.int32), :]
     return rows_of

@@ -13,7 +13,7 @@ from mlxspec.accept import Policy
 from mlxspec.drafters import Drafter
 from mlxspec.events import Prefill, Step
 from mlxspec.proposal import Proposal, Verdict
-from mlxspec.sampling import Sampler
+from mlxspec.sampling import Sampler, whole
 from mlxspec.target import Interrupted, Target
 
 
@@ -42,12 +42,12 @@ def decode(
         room = min(room, target.context_length - len(prompt))
     if room <= 0:
         return "length"
-    shape = {"coupled": limits.coupled, "width": limits.width, "rows": limits.rows}
+    shape = {"coupled": limits.coupled, "width": 1 if target.shape == "chain" else limits.width, "rows": limits.rows}
     history = list(prompt)
     try:
         rows = yield from target.prefill(prompt, drafter.taps, limits.cancel)
         drafter.begin(prompt, rows.hidden, 0)
-        token = int(sampler.at(history, **shape).draw(rows.logits[-1]).item())
+        token = whole(sampler.at(history, **shape).draw(rows.logits[-1]))
         history.append(token)
         room -= 1
         yield Step((token,))
@@ -58,7 +58,7 @@ def decode(
 
             started = time.perf_counter()
             context = sampler.at(history, **shape)
-            proposal = target.admit(drafter.propose(token, limit, context), limit)
+            proposal = target.admit(drafter.propose(token, limit, context), limit, sampler.vocab_size)
             drafted = time.perf_counter()
             rows = target.run(token, proposal, drafter.taps, context)
             verdict = _cut(policy(proposal, rows.logits, context), proposal, limits.stop_tokens)

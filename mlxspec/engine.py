@@ -3,7 +3,7 @@
 import difflib
 import secrets
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import fields
 from threading import Event as CancelEvent
 from typing import Any
@@ -18,7 +18,7 @@ from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
 from mlxspec.load import Loaded, Say, load_model
 from mlxspec.options import Options, names
-from mlxspec.sampling import Context, Sampler
+from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats
 from mlxspec.target import Target
 from mlxspec.text import TextStream
@@ -31,7 +31,8 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     """Load a model and a drafter for it.
 
     ``model``: built-in name, local folder, .gguf file or hub id. ``drafter``: a name, or any object with the Drafter methods.
-    ``options`` are those of Options with ``when="load"``: dtype, max_kv_size, kv_bits, offline, yes, force. ``say`` takes one-line notices (default: stderr).
+    ``options`` are those of Options with ``when="load"``: dtype, max_kv_size, kv_bits, offline, yes, force.
+    ``say`` takes one-line notices (default: stderr).
     Raises UsageError, ModelError or DrafterError.
     """
     say = say or _to_stderr
@@ -63,7 +64,7 @@ class Engine:
 
     def with_drafter(self, drafter: Any) -> "Engine":
         """The same target in memory with another drafter."""
-        if drafter != "none" and self.target.reason is None:
+        if drafter != "none":
             self.target.probe()
         return Engine(self.loaded, self.target, drafter, self.settings, self.say)
 
@@ -84,17 +85,20 @@ class Engine:
         """
         settings = self._settings(options)
         tokens = self.prompt_tokens(prompt, settings)
-        return self._reply(tokens, settings, cancel)
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        return self._reply(tokens, settings, self.sampler(settings, seed), cancel)
 
     def prompt_tokens(self, prompt: Prompt, settings: Options | None = None) -> list[int]:
         """The tokens a prompt becomes: text and messages through the chat template, tokens unchanged."""
         settings = settings or self._settings({})
+        if not isinstance(prompt, str | list | tuple):
+            raise UsageError(f"A prompt is text, a list of messages or a list of tokens, and {prompt!r:.60} is none of them.")
         if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], dict)):
             tokens = self._templated(prompt, settings)
         else:
-            tokens = [token for token in prompt if isinstance(token, int) and 0 <= token < self.target.vocab_size]
+            tokens = [token for token in prompt if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size]
             if len(tokens) != len(prompt):
-                raise UsageError(f"The prompt has tokens outside 0 to {self.target.vocab_size - 1}: give whole numbers in that range.")
+                raise UsageError(f"The prompt has tokens outside 0 to {self.vocab_size - 1}: give whole numbers in that range.")
         if not tokens:
             raise UsageError("The prompt is empty: give some text.")
         limit = self.target.context_length
@@ -116,16 +120,16 @@ class Engine:
         The difference of their scores (noise and temperature included), or of a masked one's distance from the edge of the nucleus.
         """
         settings = self._settings(options)
+        self._end_reply()
         rows = _last(self.target.prefill(tokens))
         context = self.sampler(settings, seed).at(tokens)
         scores = context.perturbed(rows.logits[-1])
-        a, b = scores[one].item(), scores[other].item()
+        a, b = number(scores[one]), number(scores[other])
         if a > -mx.inf and b > -mx.inf:
             return abs(a - b), "score"
         return _edge_distance(self.sampler(settings, seed).at(tokens), rows.logits[-1], one if a == -mx.inf else other, settings.top_p), "edge"
 
-    def _reply(self, prompt: list[int], settings: Options, cancel: CancelEvent | None) -> Iterator[Event]:
-        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+    def _reply(self, prompt: list[int], settings: Options, sampler: Sampler, cancel: CancelEvent | None) -> Iterator[Event]:
         policy = POLICIES[settings.accept]
         stop_tokens = frozenset(self.tokenizer.eos_token_ids)
         limits = Limits(
@@ -141,13 +145,14 @@ class Engine:
         text = TextStream(self._decode_text, settings.stop, stop_tokens)
         emitted: list[int] = []
         finish = "interrupted"
-        steps = self._take_over(decode(self.target, self.drafter, policy, self.sampler(settings, seed), prompt, limits))
+        self._end_reply()
+        steps = self.target.user = decode(self.target, self.drafter, policy, sampler, prompt, limits)
         try:
             while True:
                 try:
                     event = next(steps)
                 except StopIteration as end:
-                    finish = end.value
+                    finish = end.value or "interrupted"  # taken over by another reply
                     break
                 if isinstance(event, Prefill):
                     yield event
@@ -164,6 +169,7 @@ class Engine:
         finally:
             steps.close()
         rest = text.flush()
+        finish = "stop_string" if text.stopped else finish
         if rest:
             yield Text(rest, None)
         yield Done(
@@ -174,20 +180,17 @@ class Engine:
             drafter=self.drafter_name,
             accept=settings.accept,
             exact=True,
-            seed=seed,
+            seed=sampler.seed,
             stats=stats.report(),
         )
 
-    def _take_over(self, steps: Steps) -> Steps:
-        """End the reply that has the target's cache now, if any, and let this one have it."""
-        earlier = self.target.user
-        if earlier is not None:
+    def _end_reply(self) -> None:
+        """End the reply that has the target's cache now, if any."""
+        if self.target.user is not None:
             try:
-                earlier.close()
+                self.target.user.close()
             except ValueError:
                 raise MlxspecError("This model is answering in another thread: wait for it, or load the model twice.") from None
-        self.target.user = steps
-        return steps
 
     def _settings(self, options: dict[str, Any]) -> Options:
         fixed = {name: getattr(self.settings, name) for name in names("load")}
@@ -201,7 +204,7 @@ class Engine:
     def _templated(self, prompt: Any, settings: Options) -> list[int]:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         for message in messages:
-            if not isinstance(message.get("content"), str) or not isinstance(message.get("role"), str):
+            if not isinstance(message, dict) or not isinstance(message.get("content"), str) or not isinstance(message.get("role"), str):
                 raise UsageError(f"A message needs a role and a content: {message!r:.80} has not.")
         if not "".join(message["content"] for message in messages).strip():
             raise UsageError("The prompt is empty: give some text.")
@@ -215,7 +218,9 @@ class Engine:
         try:
             return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **extra))
         except Exception as error:  # a template is foreign code and raises what it likes
-            raise UsageError(f"The chat template of {self.model_name} refuses these messages ({error}): check roles and --chat-template-config.") from error
+            raise UsageError(
+                f"The chat template of {self.model_name} refuses these messages ({error}): check roles and --chat-template-config."
+            ) from error
 
     def _decode_text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
@@ -254,10 +259,8 @@ def _last(steps: Generator[Any, None, Any]) -> Any:
 def _edge_distance(context: Context, logits: mx.array, token: int, top_p: float) -> float:
     """How far the mass above a masked token is from the edge of the nucleus."""
     probs = mx.softmax(logits[: context.sampler.vocab_size].astype(mx.float32), precise=True)
-    return abs(mx.where(probs > probs[token], probs, 0).sum().item() - top_p)
+    return abs(number(mx.where(probs > probs[token], probs, 0).sum()) - top_p)
 
 
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
-
-

@@ -3,6 +3,7 @@
 ``Options`` checks itself: a value that makes no sense, or two that contradict each other, raise UsageError in one line.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -52,35 +53,57 @@ class Options:
     stop: tuple[str, ...] = option((), "end the reply at this string (may be repeated)", when="reply", metavar="STRING")
 
     def __post_init__(self) -> None:
-        _number(self, "max_tokens", low=-1, whole=True)
-        _number(self, "temperature", low=0)
-        _number(self, "top_p", low=0, high=1)
-        _number(self, "top_k", low=0, whole=True)
-        _number(self, "min_p", low=0, high=1)
-        _number(self, "repetition_penalty", low=0, above=True)
-        _number(self, "repetition_context_size", low=0, whole=True)
-        _number(self, "seed", low=0, high=2**64 - 1, whole=True)
-        _number(self, "draft_tokens", low=0, whole=True)
-        _number(self, "draft_width", low=1, whole=True)
-        _number(self, "draft_rows", low=1, whole=True)
-        _number(self, "max_kv_size", low=8, whole=True)
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for item in fields(self):
+            _of_its_kind(item.name, getattr(self, item.name), item.type)
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                reach = f"from {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+                raise UsageError(f"{_flag(name)} {value} makes no sense: give a number {reach}.")
+        if 0 < self.temperature < 1e-4:
+            raise UsageError(f"--temperature {self.temperature} is too near 0 to divide by: give 0, or at least 0.0001.")
         if self.top_p == 0:
             raise UsageError("--top-p 0 leaves no token: give a mass above 0, up to 1.")
+        if self.repetition_penalty == 0:
+            raise UsageError("--repetition-penalty 0 would divide by zero: give a number above 0 (1 is off).")
         if self.kv_bits not in (None, 4, 8):
             raise UsageError(f"--kv-bits {self.kv_bits} is not offered: give 4 or 8.")
         if self.kv_bits is not None and self.max_kv_size is not None:
             raise UsageError("--kv-bits and --max-kv-size exclude each other (mlx-lm cannot quantise a rotating cache): give one of them.")
-        if self.accept not in ACCEPT:
-            raise UsageError(f"--accept {self.accept} is unknown: give one of {', '.join(ACCEPT)}.")
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise UsageError(f"--dtype {self.dtype} is unknown: give one of {', '.join(DTYPES)}.")
+        for item in fields(self):
+            value, choices = getattr(self, item.name), item.metadata["choices"]
+            if choices and value is not None and value not in choices:
+                raise UsageError(f"{_flag(item.name)} {value} is unknown: give one of {', '.join(choices)}.")
         for token, bias in (self.logit_bias or {}).items():
-            if not isinstance(token, int) or isinstance(token, bool) or token < 0 or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
+            whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
+            if not whole or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
                 raise UsageError(f"--logit-bias {{{token!r}: {bias!r}}} makes no sense: give token numbers and finite biases (or -inf), as JSON.")
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        if any(not isinstance(text, str) or not text for text in self.stop):
+        if self.chat_template_config is not None:
+            try:
+                if not isinstance(json.loads(self.chat_template_config), dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                raise UsageError(f"--chat-template-config is no JSON object ({error}): give one, such as '{{\"enable_thinking\": false}}'.") from None
+        if "" in self.stop:
             raise UsageError("--stop '' would end every reply at once: give a string of at least one character.")
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("max_tokens", -1, math.inf),
+    ("temperature", 0, math.inf),
+    ("top_p", 0, 1),
+    ("top_k", 0, math.inf),
+    ("min_p", 0, 1),
+    ("repetition_penalty", 0, math.inf),
+    ("repetition_context_size", 0, math.inf),
+    ("seed", 0, 2**64 - 1),
+    ("draft_tokens", 0, math.inf),
+    ("draft_width", 1, math.inf),
+    ("draft_rows", 1, math.inf),
+    ("max_kv_size", 8, math.inf),
+)
 
 
 def names(when: str | None = None) -> tuple[str, ...]:
@@ -88,13 +111,21 @@ def names(when: str | None = None) -> tuple[str, ...]:
     return tuple(f.name for f in fields(Options) if when in (None, f.metadata["when"]))
 
 
-def _number(options: Options, name: str, *, low: float, high: float = math.inf, whole: bool = False, above: bool = False) -> None:
-    value = getattr(options, name)
-    if value is None:
-        return
-    flag = "--" + name.replace("_", "-")
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and (not whole or value == int(value))
-    if not number or value < low or value > high or (above and value == low):
-        kind = "a whole number" if whole else "a number"
-        reach = f"above {low:g}" if above else f"from {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-        raise UsageError(f"{flag} {value} makes no sense: give {kind} {reach}.")
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _of_its_kind(name: str, value: Any, kind: Any) -> None:
+    """Raise unless a value is of its field's type. Whole numbers pass for numbers, truth values for neither."""
+    if name == "logit_bias":
+        fits, wanted = value is None or isinstance(value, Mapping), "token numbers with biases"
+    elif name == "stop":
+        fits, wanted = isinstance(value, tuple | list) and all(isinstance(text, str) for text in value), "strings"
+    else:
+        allowed = set(getattr(kind, "__args__", (kind,)))
+        fits = any(isinstance(value, one) for one in allowed | ({int} if float in allowed else set()))
+        fits = fits and (not isinstance(value, bool) or bool in allowed) and not (isinstance(value, float) and not math.isfinite(value))
+        words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "none"}
+        wanted = " or ".join(word for one, word in words.items() if one in allowed and one is not type(None))
+    if not fits:
+        raise UsageError(f"{_flag(name)} {value!r:.60} makes no sense: give {wanted}.")

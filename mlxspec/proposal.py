@@ -67,9 +67,11 @@ class Proposal:
             raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens with {len(self.parents)} parents: give one parent a token.")
         if self.probs is not None and len(self.probs) != len(self.tokens):
             raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens with {len(self.probs)} distributions: give one a token, or None.")
+        if self.rest and self.tokens:
+            raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens and said that it rests: rest goes with an empty proposal.")
         seen: set[tuple[int, int]] = set()
         for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-            if not isinstance(token, int) or not 0 <= token < vocab_size:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
                 raise DrafterError(f"The drafter proposed token {token!r} in row {row}: the target speaks 0 to {vocab_size - 1}.")
             if not isinstance(parent, int) or not -1 <= parent < row:
                 raise DrafterError(f"The drafter gave row {row} the parent {parent!r}: a parent comes before its child, -1 is the pending token.")

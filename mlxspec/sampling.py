@@ -159,13 +159,13 @@ class Context:
         """
         sampler = self.sampler
         if self._first is None and len(proposal) and sampler.temperature == 0 and not sampler.penalised:
-            tokens = mx.argmax(sampler.scores(logits, ()), axis=-1).tolist()
-            return lambda row: int(tokens[row + 1])
+            tokens: list[int] = mx.argmax(sampler.scores(logits, ()), axis=-1).tolist()  # type: ignore[assignment]
+            return lambda row: tokens[row + 1]
 
         def token_below(row: int) -> int:
             if row < 0:
-                return int(self.first(logits).item())
-            return int(self.draw(logits[row + 1], [proposal.tokens[i] for i in proposal.path_to(row)]).item())
+                return whole(self.first(logits))
+            return whole(self.draw(logits[row + 1], [proposal.tokens[i] for i in proposal.path_to(row)]))
 
         return token_below
 
@@ -178,6 +178,16 @@ class Context:
         return self.sampler.uniform(self.position + depth, purpose, salt=self.position)
 
 
+def whole(x: mx.array) -> int:
+    """The value of an array of one whole number, evaluated."""
+    return int(x.item())  # type: ignore[arg-type]
+
+
+def number(x: mx.array) -> float:
+    """The value of an array of one real number, evaluated."""
+    return float(x.item())  # type: ignore[arg-type]
+
+
 def _normalise(x: mx.array) -> mx.array:
     return x - mx.logsumexp(x, axis=-1, keepdims=True)
 
@@ -185,5 +195,5 @@ def _normalise(x: mx.array) -> mx.array:
 def _concatenate(tokens: Sequence[int | mx.array]) -> mx.array:
     """Token ids, some of them not yet evaluated, as one vector."""
     if all(isinstance(token, int) for token in tokens):
-        return mx.array(tokens, mx.uint32)
+        return mx.array(list(tokens), mx.uint32)
     return mx.stack([mx.array(token, mx.uint32) if isinstance(token, int) else token.astype(mx.uint32) for token in tokens])

@@ -4,7 +4,7 @@ Any mlx-lm model serves, unedited. Three of its modules are extended in place: `
 projection and the layers (hidden states, "taps"). What a model can do is probed on the model itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -18,7 +18,7 @@ from mlxspec.cache import Cache, TreeView, keep_rows, make_cache
 from mlxspec.errors import DrafterError, MlxspecError
 from mlxspec.events import Prefill
 from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context
+from mlxspec.sampling import Context, number
 
 Shape = Literal["tree", "chain", "none"]
 
@@ -51,6 +51,7 @@ class Target:
         self.chunk = chunk
         self.shape: Shape = "tree"
         self.reason: str | None = None
+        self.probed = False
         self.user: Any = None  # the reply that has the cache now
         self._taps = _extend(model)
         self._ahead: Rows | None = None
@@ -64,10 +65,10 @@ class Target:
         self.cache: list[Cache] = make_cache(self.model, self.max_kv_size, self.kv_bits)
         self._ahead = None
 
-    def prefill(self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None) -> "Iterator[Prefill]":
-        """Read a prompt from the start, in chunks, the last token by itself; returns Rows of one row of logits and the whole prompt's hidden states."""
+    def prefill(self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None) -> Generator[Prefill, None, Rows]:
+        """Read a prompt from the start, in chunks, the last token by itself; returns one row of logits and the whole prompt's hidden states."""
         self.reset()
-        tokens = mx.array(prompt, mx.uint32)
+        tokens = mx.array(list(prompt), mx.uint32)
         hidden: list[dict[str, mx.array]] = []
         yield Prefill(0, len(prompt))
         for start in range(0, len(prompt) - 1, self.chunk):
@@ -84,17 +85,16 @@ class Target:
         hidden.append(rows.hidden)
         return Rows(rows.logits, {tap: mx.concatenate([part[tap] for part in hidden]) for tap in taps})
 
-    def admit(self, proposal: Proposal, limit: int) -> Proposal:
-        """The proposal as this target can verify it: checked, and cut to its first path where trees do not work."""
-        if not len(proposal):
+    def admit(self, proposal: Proposal, limit: int, vocab_size: int) -> Proposal:
+        """The proposal, once checked: a tree in order, over the tokens that exist, and of a shape this target can verify."""
+        if not proposal.tokens and not proposal.parents:
             return proposal
-        proposal.check(self.vocab_size, limit)
+        proposal.check(vocab_size, limit)
         if self.shape == "none":
             raise DrafterError(f"This target takes no drafts ({self.reason}): use --drafter none.")
-        if self.shape == "tree" or proposal.is_chain:
-            return proposal
-        rows = _first_path(proposal)
-        return Proposal.chain([proposal.tokens[i] for i in rows], None if proposal.probs is None else [proposal.probs[i] for i in rows])
+        if self.shape == "chain" and not proposal.is_chain:
+            raise DrafterError(f"This target verifies chains only ({self.reason}) and the drafter proposed a tree: keep to one child a row.")
+        return proposal
 
     def run(self, token: int, proposal: Proposal, taps: Sequence[str], context: Context) -> Rows:
         """Read the pending token and the proposal's rows in one forward. Row 0 is the pending token.
@@ -129,6 +129,10 @@ class Target:
 
         A 6-row tree and a rewind, with random tokens, against reading each path by itself.
         """
+        if self.probed:
+            return
+        self.probed = True
+        kept = self.cache, self._ahead, self._rows
         tokens = [int(t) for t in np.random.default_rng(0).integers(0, self.vocab_size, 12)]
         tree = Proposal((tokens[0], tokens[1], tokens[2], tokens[1], tokens[3]), (-1, 0, -1, 2, 2))
         trials: tuple[tuple[Shape, Proposal, tuple[int, ...]], ...] = (
@@ -147,13 +151,13 @@ class Target:
         else:
             self.shape = "none"
         self.reason = "; ".join(reasons) or None
-        self.reset()
+        self.cache, self._ahead, self._rows = kept
 
     def _fault(self, proposal: Proposal, path: tuple[int, ...], prompt: Sequence[int]) -> str | None:
         """What goes wrong with one proposal, in a few words, or None."""
         try:
             self.reset()
-            self._forward(mx.array(prompt, mx.uint32), ())
+            self._forward(mx.array(list(prompt), mx.uint32), ())
             rows = self._forward(mx.array([prompt[0], *proposal.tokens], mx.uint32), (), proposal)
             mx.eval(rows.logits)
             self._rows = 1 + len(proposal)
@@ -162,12 +166,12 @@ class Target:
             got = mx.concatenate([rows.logits[:1], *(rows.logits[i + 1][None] for i in path), after.logits])
             mx.eval(got)
             self.reset()
-            self._forward(mx.array(prompt, mx.uint32), ())
+            self._forward(mx.array(list(prompt), mx.uint32), ())
             chain = [prompt[0], *(proposal.tokens[i] for i in path), prompt[1]]
             expected = mx.concatenate([self._forward(mx.array([token], mx.uint32), ()).logits for token in chain])
             got, expected = got.astype(mx.float32), expected.astype(mx.float32)
-            spread = mx.abs(expected - expected.mean(axis=0)).mean().item()
-            error = mx.abs(got - expected).mean().item()
+            spread = number(mx.abs(expected - expected.mean(axis=0)).mean())
+            error = number(mx.abs(got - expected).mean())
         except MlxspecError as fault:
             return str(fault)
         except (ValueError, RuntimeError, TypeError, AttributeError, IndexError) as fault:  # whatever a model's own code raises
@@ -210,14 +214,6 @@ def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.
         if parent >= 0:
             ancestors[row + 1] |= ancestors[parent + 1]
     return mx.array([offset, *(offset + depth for depth in proposal.depths)], mx.int32), mx.array(ancestors)
-
-
-def _first_path(proposal: Proposal) -> list[int]:
-    path: list[int] = []
-    for row, parent in enumerate(proposal.parents):
-        if parent == (path[-1] if path else -1):
-            path.append(row)
-    return path
 
 
 def _extend(model: nn.Module) -> Taps:
@@ -271,4 +267,3 @@ def _tapped_output(method: Any, record: Callable[[str, mx.array], None], tap: st
         return out
 
     return call
-

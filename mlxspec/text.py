@@ -1,6 +1,6 @@
 """Steps to text: one detokenizer over all emitted tokens, and stop strings. Knows no model.
 
-The pieces joined equal the full decode. Bytes that are not yet a whole character are held back, and so is text that may be the start of a stop string.
+The pieces joined equal the full decode. Bytes that are not yet a whole character are held back, and so is what may start a stop string.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +34,8 @@ class Detokenizer:
         return self._advance(self.decode(self.tokens[self.start :]))
 
     def _advance(self, text: str) -> str:
+        if not text.startswith(self._before):  # invalid bytes spoilt the run they stand in: what is out stays out
+            text, self._before = self.decode(self.tokens[self.read :]), ""
         piece = text[len(self._before) :]
         self.start, self.read = self.read, len(self.tokens)
         self._before = self.decode(self.tokens[self.start : self.read])

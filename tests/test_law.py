@@ -37,14 +37,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "min-p": {"temperature": 1.1, "min_p": 0.15},
     "penalty": {"temperature": 0.9, "repetition_penalty": 1.7, "repetition_context_size": 3},
     "bias": {"temperature": 1.0, "logit_bias": {1: -1.0, 3: 0.7}},
-    "all": {"temperature": 0.9, "top_p": 0.95, "min_p": 0.05, "top_k": 3, "repetition_penalty": 1.4, "repetition_context_size": 4, "logit_bias": {0: 0.3}},
+    "all": {
+        "temperature": 0.9,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "top_k": 3,
+        "repetition_penalty": 1.4,
+        "repetition_context_size": 4,
+        "logit_bias": {0: 0.3},
+    },
 }
 
 
 class OwnTree:
     """A user's drafter: two children, and one grandchild below each."""
 
-    name, taps, depth = "own", (), 2
+    name = "own"
+    taps: tuple[str, ...] = ()
+    depth = 2
 
     def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
         pass
@@ -206,7 +216,9 @@ def test_wrong_rules_fail(policy: Policy, drafter: Callable[[], Drafter]) -> Non
 
 
 def test_shared_noise_fails() -> None:
-    """This bias is small (total variation 0.08 a token at most), so the tables are chosen to show it, on 1,500 strings of 3; the right rule passes on the same.
+    """This bias is small (total variation 0.08 a token at most), so the tables are chosen to show it, on 1,500 strings of 3.
+
+    The right rule passes on the same.
 
     Odds of a false alarm: 1 in 100,000.
     """
@@ -227,7 +239,9 @@ def test_a_target_drafting_for_itself_is_always_accepted() -> None:
         drafted = accepted = 0
         for seed in range(25):
             drafter = SmallDrafter(MarkovModel(TARGET))
-            steps = decode(target, drafter, policy, Sampler(TOKENS, temperature=0.8, seed=seed), PROMPT, Limits(max_tokens=20, coupled=accept == "coupled"))
+            steps = decode(
+                target, drafter, policy, Sampler(TOKENS, temperature=0.8, seed=seed), PROMPT, Limits(max_tokens=20, coupled=accept == "coupled")
+            )
             for step in steps:
                 if isinstance(step, Step) and step.proposal is not None:
                     drafted += len(step.proposal)

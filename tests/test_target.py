@@ -200,7 +200,7 @@ def test_caches_that_cannot_rewind_are_found_at_load() -> None:
     assert target.shape == "none"
     assert target.reason is not None and "ArraysCache cannot drop" in target.reason
     with pytest.raises(DrafterError, match="takes no drafts"):
-        target.admit(Proposal.chain([1]), 4)
+        target.admit(Proposal.chain([1]), 4, VOCAB)
 
 
 def test_a_model_whose_rope_is_out_of_reach_verifies_chains() -> None:
@@ -208,8 +208,9 @@ def test_a_model_whose_rope_is_out_of_reach_verifies_chains() -> None:
     target.probe()
     assert target.shape == "chain"
     assert target.reason is not None and target.reason.startswith("tree: ")
-    cut = target.admit(Proposal((1, 2, 3, 4), (-1, -1, 0, 2)), 4)
-    assert cut == Proposal.chain([1, 3, 4])
+    assert target.admit(Proposal.chain([1, 3, 4]), 4, VOCAB) == Proposal.chain([1, 3, 4])
+    with pytest.raises(DrafterError, match="chains only"):
+        target.admit(Proposal((1, 2, 3, 4), (-1, -1, 0, 2)), 4, VOCAB)
 
 
 def test_an_unknown_tap_is_named() -> None:
@@ -233,8 +234,16 @@ def tiny_recurrent() -> object:
     from mlx_lm.models import mamba
 
     args = mamba.ModelArgs(
-        model_type="mamba", vocab_size=VOCAB, hidden_size=32, intermediate_size=64, state_size=8, num_hidden_layers=2, conv_kernel=4,
-        use_bias=False, use_conv_bias=True, time_step_rank=8,
+        model_type="mamba",
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=64,
+        state_size=8,
+        num_hidden_layers=2,
+        conv_kernel=4,
+        use_bias=False,
+        use_conv_bias=True,
+        time_step_rank=8,
     )
     mx.random.seed(0)
     model = mamba.Model(args)
@@ -248,7 +257,7 @@ def tiny_fused_rope() -> object:
     for layer in model.layers:
         inner = layer.self_attn.rope
         del layer.self_attn["rope"]
-        object.__setattr__(layer.self_attn, "rope", lambda x, offset=0, inner=inner: inner(x, offset=offset if isinstance(offset, int) else int(offset[0].item())))
+        object.__setattr__(
+            layer.self_attn, "rope", lambda x, offset=0, inner=inner: inner(x, offset=offset if isinstance(offset, int) else int(offset[0].item()))
+        )
     return model
-
-

@@ -64,7 +64,11 @@ def tiny_model(family: str = "llama", seed: int = 0, scale: float = 4.0, **chang
     mx.random.seed(seed)
     model: nn.Module = model_class(args_class.from_dict(config))
     rng = np.random.default_rng(seed)
-    model.update(tree_map(lambda x: mx.array(rng.normal(0, 1, x.shape) * scale / max(x.shape) ** 0.5, mx.float32) if x.ndim > 1 else x + 0, model.parameters()))
+
+    def seeded(x: mx.array) -> mx.array:
+        return mx.array(rng.normal(0, 1, x.shape) * scale / max(x.shape) ** 0.5, mx.float32) if x.ndim > 1 else x
+
+    model.update(tree_map(seeded, model.parameters()))
     mx.eval(model.parameters())
     return model.eval()
 
@@ -73,7 +77,7 @@ class MarkovModel(nn.Module):
     """A model whose next token depends on the last one only, by a table of logits: its law is known exactly."""
 
     def __init__(self, logits: np.ndarray) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.table = mx.array(logits, mx.float32)  # (vocab, vocab)
         self.layers: list[nn.Module] = []
 

@@ -1,4 +1,4 @@
-"""What a drafter is. One file each; a new one is a class and a line in ``mlxspec/load.py``'s table."""
+"""What a drafter is. One file each; a new one is a class and its name in ``mlxspec/choose.py``."""
 
 from collections.abc import Sequence
 from typing import Protocol

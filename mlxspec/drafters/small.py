@@ -12,7 +12,7 @@ import mlx.nn as nn
 from mlxspec.cache import keep_rows, make_cache
 from mlxspec.errors import DrafterError
 from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context
+from mlxspec.sampling import Context, whole
 
 
 class SmallDrafter:
@@ -32,7 +32,9 @@ class SmallDrafter:
         self.max_kv_size, self.kv_bits = max_kv_size, kv_bits
         for layer in make_cache(model, max_kv_size, kv_bits):
             if not layer.is_trimmable():
-                raise DrafterError(f"{name} cannot draft: its {type(layer).__name__} cannot drop rejected tokens. Pass --drafter lookup, or another small model.")
+                raise DrafterError(
+                    f"{name} cannot draft: its {type(layer).__name__} cannot drop rejected tokens. Pass --drafter lookup, or another small model."
+                )
         self.begin((), {}, 0)
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
@@ -46,7 +48,7 @@ class SmallDrafter:
 
     def propose(self, token: int, limit: int, context: Context) -> Proposal:
         self.unread.append(token)
-        width = (context.width or self.width) if context.coupled else 1
+        width = min(context.width or self.width, context.sampler.vocab_size) if context.coupled else 1
         budget = context.rows or limit * width
         self.drafted = min(limit, budget)
         drawn: list[mx.array] = []  # (width,) a step, the best first; not evaluated before the last is drawn
@@ -65,7 +67,7 @@ class SmallDrafter:
             feed = tokens[:1]
         if self.drafted:
             self.unread = []
-        self.proposal = _comb([tokens.tolist() for tokens in drawn], probs, budget)
+        self.proposal = _comb([[whole(token) for token in tokens] for tokens in drawn], probs, budget)
         return self.proposal
 
     def accept(self, path: Sequence[int], token: int, hidden: dict[str, mx.array]) -> None:
