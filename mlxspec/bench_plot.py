@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from mlxspec.bench_table import short
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.terminal import one_line
 
@@ -23,24 +24,24 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
     """Draw a finished benchmark."""
     rows = [row for row in result["rows"] if row["name"] != "none" and row["speedup"] is not None]
     tasks = list(dict.fromkeys(task for row in rows for task in row["by_task"]))
-    groups = [*tasks, "all"] if len(tasks) != 1 else tasks
+    groups = [*tasks, "all tasks"] if len(tasks) != 1 else tasks
     figure = _figure()(figsize=(max(6.0, 1.2 + 0.32 * len(groups) * (len(rows) + 1)), 4.2), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / max(1, len(rows))
     for place, row in enumerate(rows):
-        found = [row if group == "all" else row["by_task"].get(group) for group in groups]
+        found = [row if group == "all tasks" else row["by_task"].get(group) for group in groups]
         bars = [(x, numbers) for x, numbers in enumerate(found) if numbers is not None and numbers["speedup"] is not None]
-        heights = [numbers["speedup"] for _, numbers in bars]
-        below = [numbers["speedup"] - (numbers["speedup_low"] or numbers["speedup"]) for _, numbers in bars]
-        above = [(numbers["speedup_high"] or numbers["speedup"]) - numbers["speedup"] for _, numbers in bars]
         left = [x + (place - (len(rows) - 1) / 2) * width for x, _ in bars]
-        axes.bar(left, heights, width, yerr=[below, above], capsize=2, label=one_line(row["name"]), error_kw={"linewidth": 0.8})
+        axes.bar(left, [numbers["speedup"] for _, numbers in bars], width, label=short(row["name"]))
+        for at, (_, numbers) in zip(left, bars, strict=True):
+            if numbers["speedup_low"] is not None:  # one prompt alone has no interval
+                axes.plot([at, at], [numbers["speedup_low"], numbers["speedup_high"]], color="black", linewidth=1)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(groups)), [one_line(group) for group in groups], rotation=20, ha="right")
     axes.set_ylabel("speed / plain decoding (median)")
     axes.set_title(one_line(f"{result['model']}, {result['machine']['chip']}, {result['machine']['dtype']}"), fontsize=9)
     if rows:
-        axes.legend(fontsize=8)
+        figure.legend(loc="outside lower center", ncols=min(4, len(rows)), fontsize=8)
     try:
         figure.savefig(path, format=path.suffix.lower()[1:], dpi=150)
     except OSError as error:
