@@ -1,7 +1,7 @@
 """Caches that can drop what was rejected. After ``keep`` a cache is what it would be had it never seen the other rows; where it cannot, it raises.
 
-Growing caches (plain and quantised) are mlx-lm's own. Its rotating cache overwrites what a rejected row would need restored, so ``WindowCache`` stands
-in for it: the same window, in order of position, with spare rows behind it.
+Growing caches (plain and quantised) are mlx-lm's own. Its rotating cache overwrites what a rejected row would need restored, so ``WindowCache``
+stands in for it: the same window, in order of position, with spare rows behind it.
 """
 
 from collections.abc import Sequence
