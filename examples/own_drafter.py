@@ -15,11 +15,12 @@ class Pairs:
 
     def begin(self, prompt: list[int], hidden: Any, reused: int) -> None:
         self.seen = list(prompt)
-        self.after = {(a, b): c for a, b, c in zip(prompt, prompt[1:], prompt[2:], strict=False)}
+        self.after: dict[tuple[int, ...], int] = {(a, b): c for a, b, c in zip(prompt, prompt[1:], prompt[2:], strict=False)}
 
     def propose(self, token: int, limit: int, context: Any) -> mlxspec.Proposal:
         self.learn(token)  # the pending token is news to us
-        guess, pair = [], tuple(self.seen[-2:])
+        guess: list[int] = []
+        pair = tuple(self.seen[-2:])
         while len(guess) < limit and pair in self.after:
             guess.append(self.after[pair])
             pair = (pair[1], guess[-1])

@@ -87,7 +87,7 @@ class Once(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         value = not (option_string or "").startswith("--no-") if self.nargs == 0 else values
         flags: dict[str, str] = namespace.__dict__.setdefault("flags", {})
-        if getattr(namespace, self.dest, value) != value:
+        if self.dest in flags and getattr(namespace, self.dest) != value:
             raise UsageError(f"{flags[self.dest]} and {option_string} contradict each other: give one of them.")
         flags[self.dest] = str(option_string)
         setattr(namespace, self.dest, value)

@@ -131,10 +131,10 @@ def conflicts(given: Mapping[str, Any]) -> None:
 
 def open_engine(options: Options, say: Callable[[str], None], drafter: Any) -> "Engine":
     """The model in memory, with its drafter."""
-    import mlxspec
+    from mlxspec.engine import load
 
-    load = {name: getattr(options, name) for name in names("load") if name not in ("model", "drafter")}
-    return mlxspec.load(options.model, drafter=drafter, say=say, **load)
+    rest = {name: getattr(options, name) for name in names("load") if name not in ("model", "drafter")}
+    return load(options.model, drafter=drafter, say=say, **rest)
 
 
 def reply(request: Request, engine: "Engine", terminal: Terminal, trace: TraceWriter | None) -> Done:
@@ -227,7 +227,7 @@ def interruptible() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         cancel.set()
 
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield cancel
         return
     before = signal.signal(signal.SIGINT, stop)

@@ -109,8 +109,9 @@ class Terminal:
         self._cleaner = Cleaner()
         self._last = ""
         self._progress = 0  # columns the progress bar holds
-        if hasattr(self.out, "reconfigure"):
-            self.out.reconfigure(errors="replace")  # a character the terminal cannot show is no reason to lose the answer
+        if hasattr(self.out, "reconfigure"):  # a character the terminal cannot show is no reason to lose the answer
+            encoding = "utf-8" if codecs.lookup(self.out.encoding or "utf-8").name == "ascii" else None
+            self.out.reconfigure(encoding=encoding, errors="replace")
 
     @property
     def mid_line(self) -> bool:

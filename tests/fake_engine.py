@@ -4,6 +4,7 @@ Environment of a process that runs it: FAKE_WORDS (the answer, split at spaces; 
 FAKE_PAUSE (seconds a round), FAKE_FAIL (an error in the middle), FAKE_PRINT (text a library prints on stdout).
 """
 
+import json
 import os
 import sys
 import threading
@@ -67,7 +68,7 @@ class FakeEngine:
     def _reply(self, options: Options, cancel: threading.Event) -> Iterator[Event]:
         if os.environ.get("FAKE_PRINT"):
             print(os.environ["FAKE_PRINT"])
-        words, _, times = os.environ.get("FAKE_WORDS", ANSWER).partition("*")
+        words, _, times = os.fsencode(os.environ.get("FAKE_WORDS", ANSWER)).decode().partition("*")
         said = [word if number == 0 else f" {word}" for number, word in enumerate(words.split(" "))]
         said = [word for _ in range(int(times or 1)) for word in said]
         limit = options.max_tokens if options.max_tokens >= 0 else len(said)
@@ -95,7 +96,7 @@ class FakeEngine:
             yield Text("".join(self.tokenizer.words[token] for token in step.tokens), step)
             emitted += len(step.tokens)
         text = "".join(self.tokenizer.words[token] for token in tokens[:emitted])
-        stats = {"prompt_tokens": total, "rounds": rounds, "drafted": 2 * rounds, "accepted": rounds, "emitted": max(emitted - 1, 0)}
+        stats: dict[str, Any] = {"prompt_tokens": total, "rounds": rounds, "drafted": 2 * rounds, "accepted": rounds, "emitted": max(emitted - 1, 0)}
         stats |= {"tokens_per_round": 2.0, "acceptance": 0.5, "accepted_by_depth": [rounds], "seconds": {"prefill": 0.1, "decode": 0.5}}
         stats |= {"tokens_per_second": 27.84, "time_to_first_token": 0.1, "peak_memory_bytes": 0}
         stats |= {"speculation": self.speculation, "reason": self.reason, "options": asdict(options)}
@@ -132,6 +133,25 @@ def isolate(patch: pytest.MonkeyPatch, home: Any) -> None:
     patch.setenv("TERM", "xterm-256color")
     for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
         patch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+
+
+def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    """The exit code of a command that fails, and its one line."""
+    code = main(argv)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[-1].startswith("mlxspec: ")
+    assert all(line.startswith("Model ") for line in lines[:-1])
+    return code, lines[-1]
+
+
+def report(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["generate", "--json", *argv]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    result: dict[str, Any] = json.loads(out)
+    return result
 
 
 if __name__ == "__main__":

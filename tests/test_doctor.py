@@ -54,7 +54,9 @@ def test_reference_blas_comes_with_its_remedy(monkeypatch: pytest.MonkeyPatch, c
     assert findings(capsys)[1]["checks"]["blas"]["status"] == "ok"
 
 
-@pytest.mark.parametrize(("arch", "triplet"), [("x86_64-linux-gnu", "x86_64-linux-gnu"), ("aarch64-linux-gnu", "aarch64-linux-gnu"), (None, "riscv64-linux-gnu")])
+@pytest.mark.parametrize(
+    ("arch", "triplet"), [("x86_64-linux-gnu", "x86_64-linux-gnu"), ("aarch64-linux-gnu", "aarch64-linux-gnu"), (None, "riscv64-linux-gnu")]
+)
 def test_the_remedy_fits_the_architecture(arch: str | None, triplet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: arch)
     monkeypatch.setattr("platform.machine", lambda: "riscv64")

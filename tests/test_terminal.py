@@ -48,7 +48,9 @@ def test_a_stream_is_cleaned_to_the_same_as_the_whole() -> None:
     """Cut at every kind of place, 2,000 times; the seed makes it the same cuts each time."""
     chance = random.Random(5)
     for _ in range(2000):
-        text = "".join(chance.choices(["\x1b", "[", "]", "0;", "31", "m", "\x07", "\\", "\n", "P", "word ", "\x9b", "\x9c", "é", " "], k=chance.randint(1, 14)))
+        text = "".join(
+            chance.choices(["\x1b", "[", "]", "0;", "31", "m", "\x07", "\\", "\n", "P", "word ", "\x9b", "\x9c", "é", " "], k=chance.randint(1, 14))
+        )
         cleaner, out, at = Cleaner(), "", 0
         while at < len(text):
             step = chance.randint(1, 4)
@@ -67,7 +69,9 @@ def test_one_line_folds_line_breaks() -> None:
     assert one_line("a\r\nb\x1b[31m \n\n c") == "a b c"
 
 
-@pytest.mark.parametrize(("text", "shown"), [(" the", "_the"), ("\n", "\\n"), ("  ", "__"), ("\x1b[1m", "\\x1b[1m"), ("é", "é"), ("", ""), ("a b", "a b")])
+@pytest.mark.parametrize(
+    ("text", "shown"), [(" the", "_the"), ("\n", "\\n"), ("  ", "__"), ("\x1b[1m", "\\x1b[1m"), ("é", "é"), ("", ""), ("a b", "a b")]
+)
 def test_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
 
