@@ -140,8 +140,8 @@ class ReDrafter(nn.Module):
         """Quantise the head in place."""
         if self.args.exit_dim % quantization.group_size:
             raise ValueError(f"exit_dim {self.args.exit_dim} is no multiple of the group size {quantization.group_size}: choose one that divides it.")
-        if not isinstance(self.lm_head[-1], nn.QuantizedLinear):
-            self.lm_head[-1] = nn.QuantizedLinear.from_linear(self.lm_head[-1], quantization.group_size, quantization.bits)
+        self.dequantise()
+        self.lm_head[-1] = nn.QuantizedLinear.from_linear(self.lm_head[-1], quantization.group_size, quantization.bits)
         self.args = replace(self.args, quantization=quantization)
 
     def dequantise(self) -> None:
@@ -211,6 +211,8 @@ def load(folder: str | Path) -> ReDrafter:
     stored_map = weights.pop("d2t", None)
     for unused in ("t2d", "emb_norm.weight"):  # the inverse map, and a norm that Apple's code never applies
         weights.pop(unused, None)
+    if stored_map is not None and (stored_map.ndim != 1 or mx.issubdtype(stored_map.dtype, mx.floating)):
+        raise CheckpointError(f"{folder} has a map d2t of {stored_map.dtype} {stored_map.shape}: a row of whole numbers belongs there.")
     if (stored_map is None) != (args.draft_vocab_size is None):
         said = "no draft_vocab_size" if args.draft_vocab_size is None else f"draft_vocab_size {args.draft_vocab_size}"
         raise CheckpointError(f"{folder} says {said} and has {'no' if stored_map is None else 'a'} map d2t: both or neither belong there.")
