@@ -1,4 +1,4 @@
-"""Options check themselves: nonsense and contradictions are one line that names the flag and a remedy."""
+"""Options check themselves: nonsense and contradictions are one line that names the flag and a remedy; the engine knows each one's place."""
 
 import dataclasses
 import math
@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mlxspec
+from mlxspec.engine import Engine, load
 from mlxspec.errors import UsageError
 from mlxspec.options import Options, names
+from tests.tiny import tiny_engine
 
 NAN, INF = math.nan, math.inf
 NO_NUMBER: list[Any] = [NAN, INF, -INF, "1", "", True, False, [1], {}, 1j]
@@ -154,3 +157,58 @@ def test_options_are_frozen_and_named() -> None:
 def test_options_import_no_mlx() -> None:
     code = "import sys, mlxspec.options; sys.exit('mlx' in sys.modules or 'mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def plain() -> Engine:
+    return tiny_engine("none")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"temprature": 1}, "did you mean temperature"),
+        ({"max_token": 1}, "did you mean max_tokens"),
+        ({"dtype": "float32"}, "load()"),
+        ({"drafter": "none"}, "load()"),
+        ({"zzz": 1}, "zzz"),
+        ({"temperature": -1}, "--temperature"),
+        ({"logit_bias": {258: 1.0}}, "0 to 257"),
+        ({"chat_template_config": "{"}, "--chat-template-config"),
+        ({"accept": "ratio", "draft_width": 2}, "--draft-width"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_at_once(plain: Engine, options: dict[str, Any], part: str) -> None:
+    with pytest.raises(UsageError, match=part.replace("(", r"\(").replace(")", r"\)")):
+        plain.stream("hello", **options)  # not only at the first event
+
+
+@pytest.mark.parametrize(
+    ("options", "part"), [({"temperature": 1}, "with the prompt"), ({"dtyp": "float32"}, "did you mean dtype"), ({"kv_bits": 5}, "kv-bits")]
+)
+def test_load_refuses_what_belongs_to_a_reply(options: dict[str, Any], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        load("/nowhere", **options)  # before it looks for the model
+
+
+def test_a_models_own_defaults_hold_unless_overridden(plain: Engine) -> None:
+    loaded = dataclasses.replace(plain.loaded, defaults={"temperature": 0.0, "repetition_penalty": 1.5})
+    mild = Engine(loaded, plain.target, "none", plain.settings, lambda _: None)
+    assert (
+        mild.generate("one two one", max_tokens=12, seed=1).tokens
+        == plain.generate("one two one", max_tokens=12, temperature=0, repetition_penalty=1.5).tokens
+    )
+    hot = {"temperature": 1.0, "repetition_penalty": 1.0, "max_tokens": 12, "seed": 1}
+    assert (
+        mild.generate("one two one", **hot).tokens
+        == plain.generate("one two one", **hot).tokens
+        != mild.generate("one two one", max_tokens=12, seed=1).tokens
+    )
+
+
+def test_load_is_a_function_every_time() -> None:
+    """mlxspec/__init__ finds names late; a module of the same name must not take the place."""
+    for _ in range(3):
+        assert callable(mlxspec.load)
+        assert mlxspec.load is load
