@@ -9,6 +9,7 @@ from threading import Event as CancelEvent
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from mlxspec.accept import POLICIES
 from mlxspec.choose import choose_drafter
@@ -39,6 +40,7 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     wish = drafter if isinstance(drafter, str) else "auto"
     settings = Options(model=model, drafter=wish, **_known(options, "load"))
     loaded = load_model(settings, say)
+    maybe_set_recommended_wired_limit()  # on Metal only, as mlx-lm does for its own loop
     target = Target(loaded.model, context_length=_context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
     if drafter != "none":
         target.probe()

@@ -245,7 +245,7 @@ def _subclass(module: nn.Module, name: str, wrap: Callable[[Any], Any]) -> None:
 
 def _rope_by_row(method: Any) -> Any:
     def call(self: nn.Module, x: mx.array, offset: int | mx.array = 0, **more: Any) -> mx.array:
-        if not (isinstance(offset, mx.array) and offset.ndim == 1):
+        if not (isinstance(offset, mx.array) and offset.ndim == 1 and offset.size != x.shape[0]):  # one offset a sequence is mlx-lm's own batching
             return method(self, x, offset=offset, **more)
         return method(self, x.transpose(2, 1, 0, 3), offset=offset, **more).transpose(2, 1, 0, 3)  # (1, heads, rows, dim), rows as the batch
 
