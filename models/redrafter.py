@@ -103,14 +103,8 @@ class ReDrafter(nn.Module):
 
     def features(self, hidden: mx.array, state: mx.array) -> mx.array:
         """What the head reads, (..., exit_dim). ``hidden`` broadcasts against ``state``: (hidden_size,) beside (beams, hidden_size), say."""
-        if "input_proj" in self:
-            ours, theirs = mx.split(self.input_proj.weight, 2, axis=1)  # [h; s] W = h W_h + s W_s: the part of h once for all states
-            x = mx.addmm(self.input_proj.bias, hidden, ours.T) + state @ theirs.T
-        else:
-            x = mx.concatenate(list(mx.broadcast_arrays(hidden, state)), axis=-1)
-        for block in self.lm_head[:-1]:
-            x = block(x)
-        return x
+        x = mx.concatenate(list(mx.broadcast_arrays(hidden, state)), axis=-1)
+        return self._blocks(self.input_proj(x) if "input_proj" in self else x)
 
     def head(self, features: mx.array) -> mx.array:
         """Logits over the draft vocabulary, (..., head_size)."""
@@ -134,7 +128,11 @@ class ReDrafter(nn.Module):
                 states.append(self._turn(inputs[:, k], before))
             else:
                 states.append(inputs[:, k] if before is None else inputs[:, k] + before)
-        return self.features(hidden[:, None], mx.stack(states, axis=1))
+        after = mx.stack(states, axis=1)  # (N, K, H)
+        if "input_proj" not in self:
+            return self.features(hidden[:, None], after)
+        ours, theirs = mx.split(self.input_proj.weight, 2, axis=1)  # [h; s] W = h W_h + s W_s: the part of h once for all K
+        return self._blocks(mx.addmm(self.input_proj.bias, hidden, ours.T)[:, None] + after @ theirs.T)
 
     def quantise(self, quantization: Quantization) -> None:
         """Quantise the head in place."""
@@ -152,6 +150,11 @@ class ReDrafter(nn.Module):
             dense.weight = mx.dequantize(head.weight, head.scales, head.biases, head.group_size, head.bits)
             self.lm_head[-1] = dense
         self.args = replace(self.args, quantization=None)
+
+    def _blocks(self, x: mx.array) -> mx.array:
+        for block in self.lm_head[:-1]:
+            x = block(x)
+        return x
 
     def _turn(self, read: mx.array, state: mx.array | None) -> mx.array:
         return nn.silu(read + (self.rnn_u.bias if state is None else self.rnn_u(state)))
