@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from mlxspec import __version__, config, exchange, prompts
-from mlxspec.arguments import Parser, read_value
+from mlxspec.arguments import Parser, flag, read_value
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
 from mlxspec.options import Options, names
@@ -99,6 +99,9 @@ def requested(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -
     as_json = getattr(given, "json", False)
     terminal.quiet = getattr(given, "quiet", False)
     conflicts(vars(given))
+    for name in ("draft_tokens", "draft_width", "draft_rows"):
+        if flags.get("drafter") == "none" and flags.get(name):
+            terminal.notice(f"{flag(name)} has no effect with --drafter none.")
     before: tuple[exchange.Message, ...] = ()
     settings = config.settings(environ)
     stats = settings.pop("stats", terminal.err_tty and not as_json)

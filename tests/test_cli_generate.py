@@ -163,6 +163,11 @@ def test_what_goes_to_stderr(flags: list[str], lines: int, capsys: pytest.Captur
     assert capsys.readouterr().err.count("\n") == lines
 
 
+def test_a_flag_without_effect_is_said_to_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hi", "--drafter", "none", "--draft-tokens", "4"]) == 0
+    assert "--draft-tokens has no effect with --drafter none." in capsys.readouterr().err
+
+
 def test_json_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "hi", "--seed", "7")
     assert list(found) == ["text", "tokens", "finish_reason", "model", "drafter", "accept", "exact", "seed", "stats"]
