@@ -88,7 +88,8 @@ def generate(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) ->
         if trace is not None:
             trace.close()
     if trace is not None and trace.failure is not None:
-        raise trace.failure
+        terminal.error(f"mlxspec: {trace.failure}")  # not raised: the answer is out already
+        return trace.failure.exit_code
     return exit_code(done, request, terminal)
 
 

@@ -332,6 +332,8 @@ def test_a_trace_on_a_full_disk_fails_after_the_answer(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert captured.out == ANSWER + "\n"
     assert "No space left" in captured.err
+    assert main(["generate", "hi", "--trace", "/dev/full", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["text"] == ANSWER, "one object, and that the answer"
 
 
 def test_an_empty_reply_has_a_trace(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
