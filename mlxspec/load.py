@@ -125,6 +125,8 @@ def _read_folder(path: Path) -> tuple[nn.Module, Any, dict[str, Any], dict[str, 
         model, config = load_folder(path, lazy=True)
         tokenizer = load_tokenizer(path, {"trust_remote_code": False, "local_files_only": True}, eos_token_ids=config.get("eos_token_id"))
     except Exception as error:  # whatever mlx-lm, transformers and json make of foreign files
+        if "trust_remote_code" in str(error):
+            raise ModelError(f"{path} brings code of its own, which is not run here: give a model of a kind mlx-lm knows.") from error
         reason = f"{type(error).__name__}: {brief(error)}"
         raise ModelError(f"{path} cannot be loaded ({reason}): check that it is a whole MLX model of a kind mlx-lm knows.") from error
     try:
@@ -161,12 +163,11 @@ def set_dtype(model: nn.Module, dtype: mx.Dtype) -> None:
     model.set_dtype(mx.float32)
     dequantize_model(model)
     may_round = getattr(model, "cast_predicate", lambda _: True)  # mlx-lm's own convention, see its convert.py
-    if dtype != mx.float32:
 
-        def rounded(at: str, x: mx.array) -> mx.array:
-            return x.astype(dtype) if may_round(at) and mx.issubdtype(x.dtype, mx.floating) else x
+    def rounded(at: str, x: mx.array) -> mx.array:
+        return x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) and may_round(at) else x
 
-        model.update(tree_map_with_path(rounded, model.parameters()))
+    model.update(tree_map_with_path(rounded, model.parameters()))
 
 
 def check_memory(name: str, model: nn.Module) -> None:
