@@ -308,7 +308,8 @@ def _with_login(link: str, index: str) -> str:
 
 
 def _bar(entry: BuiltIn) -> "tqdm[Any]":
-    return tqdm(total=entry.wheel_size, desc=entry.name, unit="B", unit_scale=True, file=sys.stderr, disable=not sys.stderr.isatty(), leave=False)
+    silent = sys.stderr is None or not sys.stderr.isatty()
+    return tqdm(total=entry.wheel_size, desc=entry.name, unit="B", unit_scale=True, file=sys.stderr, disable=silent, leave=False)
 
 
 def _size(file: Path) -> int:

@@ -173,7 +173,10 @@ def set_dtype(model: nn.Module, dtype: mx.Dtype) -> None:
 def check_memory(name: str, model: nn.Module) -> None:
     """Refuse weights larger than the machine's memory, before they are read."""
     need: int = tree_reduce(lambda total, array: total + array.nbytes, model.parameters(), 0)
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # a system that does not tell
+        return
     if need > have:
         remedy = "take a smaller model, give --dtype bfloat16, or pass --force"
         raise ModelError(f"{name} takes {megabytes(need)} and this machine has {megabytes(have)} of memory: {remedy}.")
@@ -257,7 +260,7 @@ def _allow(repo: str, size: int, folder: Path, options: Options, say: Say) -> No
     if size <= GIGABYTE or options.yes:
         return
     question = f"{repo} is a download of {megabytes(size)}, and {folder} has {megabytes(free)} free"
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ModelError(f"{question}: pass -y to allow it.")
     say(f"{question}. Fetch it? [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -269,7 +272,7 @@ def _quiet_without_terminal() -> Iterator[None]:
     """The hub's progress bars are for a terminal only."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    if sys.stderr.isatty() or are_progress_bars_disabled():
+    if (sys.stderr is not None and sys.stderr.isatty()) or are_progress_bars_disabled():
         yield
         return
     disable_progress_bars()

@@ -321,6 +321,12 @@ def test_more_weights_than_memory(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert "--dtype bfloat16, or pass --force" in refusal(folder)
     loaded(folder, force=True)
 
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    loaded(folder)
+
 
 # ---- The hub -----------------------------------------------------------------------------------------------------------------------------
 
