@@ -223,7 +223,7 @@ def _tree(steps: Sequence[Step], most: int, worth: float) -> tuple[Proposal, tup
         chances: Any = values.tolist()
         tokens.append(said.tolist())
         here = [min(exp(chance), before[beam]) for chance, beam in zip(chances, grew, strict=True)]  # rounding may put a child above its parent
-        nodes += [(chance, step, rank, grew[rank]) for rank, chance in enumerate(here) if chance >= worth]
+        nodes += [(chance, step, rank, grew[rank]) for rank, chance in enumerate(here) if chance >= worth and chance > 0]
         before = here
     nodes = sorted(nodes, key=lambda node: (-node[0], node[1], node[2]))[:most]  # a parent comes before its children
     children: dict[tuple[int, int], list[tuple[float, int, int, int]]] = {}
