@@ -220,6 +220,32 @@ def test_a_target_of_chains_gets_chains() -> None:
     assert lookup.tokens == expected and lookup.stats["drafted"] > 0
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"temperature": 0.0, "repetition_penalty": 1.6, "repetition_context_size": 5},
+        {"temperature": 0.0, "logit_bias": {40: 9.0, 41: 8.0}},
+        {"temperature": 1.2, "top_p": 0.9, "min_p": 0.02, "top_k": 30, "repetition_penalty": 1.3, "logit_bias": {40: 2.0}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "shape", [{}, {"draft_tokens": 0}, {"draft_tokens": 1}, {"draft_tokens": 9, "draft_width": 3}, {"draft_width": 4, "draft_rows": 7}], ids=str
+)
+def test_every_drafter_and_every_shape_gives_the_same_text(setting: dict[str, Any], shape: dict[str, int]) -> None:
+    options: dict[str, Any] = {"max_tokens": 14, "seed": 6, **setting}
+    plain = tiny_engine()
+    expected = plain.generate(PROMPT, **options).tokens
+    fair = tiny_model()
+    fair.update({"model": {"norm": {"weight": fair.model.norm.weight * 1.3}}})  # often right, not always
+    rounds = []
+    for wish in ("lookup", SmallDrafter(fair), Own(lambda token, limit, context: Proposal((40, 41, 40), (-1, -1, 0)))):
+        done = plain.with_drafter(wish).generate(PROMPT, **options, **shape)
+        assert done.tokens == expected
+        rounds.append(done.stats["rounds"])
+    assert min(rounds) < 13 or shape.get("draft_tokens") == 0
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(VOCAB, 320), (300, VOCAB), (300, 320)])
 def test_padded_vocabularies_of_the_same_tokens_fit(tmp_path: Path, ours: int, theirs: int) -> None:
     folder = save_folder(tmp_path / "padded", seed=5)

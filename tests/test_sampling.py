@@ -233,6 +233,14 @@ def test_no_draw_serves_twice_under_ratio(temperature: float, monkeypatch: pytes
     assert max(used.values()) == 1
 
 
+def test_a_rounds_own_draws_differ_from_another_rounds_at_the_same_position() -> None:
+    sampler = Sampler(VOCAB, temperature=1.0, seed=4)
+    early, late = sampler.at(HISTORY), sampler.at([*HISTORY, 1, 2])
+    flat = mx.ones(VOCAB) / VOCAB
+    assert [early.uniform(depth + 2, "accept") for depth in range(9)] != [late.uniform(depth, "accept") for depth in range(9)]
+    assert [early.sample(flat, depth + 2, "draft").item() for depth in range(9)] != [late.sample(flat, depth, "draft").item() for depth in range(9)]
+
+
 def lazy_round(proposal: Proposal, logits: mx.array, policy: Any, monkeypatch: pytest.MonkeyPatch, **setting: Any) -> tuple[int, int, int]:
     """Accepted rows, rows that were processed, and calls of top-p."""
     rows, nuclei = [0], [0]

@@ -206,6 +206,7 @@ def test_rounds_change_nothing(seed: int) -> None:
         ("ababac!", ("abac",), "ab"),
         ("one two three", ("three", "two"), "one "),  # the earliest wins
         ("abcd", ("bc", "abcx"), "a"),
+        ("abcd", ("cd", "bcd"), "a"),  # both complete at once
         ("say end", ("END", "end"), "say "),
         ("one STO", ("STOP",), "one STO"),  # held back, then released
         ("one ST end", ("STOP", "TEND"), "one ST end"),
