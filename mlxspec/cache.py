@@ -12,6 +12,7 @@ from mlx.utils import tree_map
 from mlx_lm.models import cache as mlx_cache
 
 from mlxspec.errors import ModelError, RollbackError
+from mlxspec.recurrent import StateCache, record_mixers
 
 Cache = Any  # one layer's cache, as mlx-lm's models expect it
 
@@ -135,6 +136,8 @@ class TreeView:
     """A layer's cache as a tree of rows sees it: every row at its own position, seeing the past and its own ancestors."""
 
     def __init__(self, cache: Cache, positions: mx.array, ancestors: mx.array) -> None:
+        if any(isinstance(part, StateCache) for part in _parts(cache)):
+            raise RollbackError("A recurrent layer reads rows in a chain: it cannot verify a tree.")
         self.cache = cache
         self.offset = positions  # (rows,) int32
         self.ancestors = ancestors  # (rows, rows) bool
@@ -157,17 +160,23 @@ def row_mask(past: mx.array, positions: mx.array, ancestors: mx.array, window: i
     return seen & ((everyone > positions[:, None] - window) | (everyone < keep))
 
 
-def make_cache(model: Any, max_kv_size: int | None = None, kv_bits: int | None = None) -> list[Cache]:
-    """A cache for each layer of an mlx-lm model, rotating ones replaced, limited or quantised where asked."""
-    return [_ours(layer, max_kv_size, kv_bits) for layer in mlx_cache.make_prompt_cache(model)]
+def make_cache(model: Any, max_kv_size: int | None = None, kv_bits: int | None = None, forwards: int = 1) -> list[Cache]:
+    """A cache for each layer of an mlx-lm model: rotating and recurrent ones replaced, limited or quantised where asked.
+
+    ``forwards`` is over how many forwards a recurrent layer must be able to go back.
+    """
+    cache = [_ours(layer, max_kv_size, kv_bits, forwards) for layer in mlx_cache.make_prompt_cache(model)]
+    if any(isinstance(part, StateCache) for layer in cache for part in _parts(layer)):
+        record_mixers(model)
+    return cache
 
 
 def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:
     """Of the last ``rows`` rows of every layer keep those listed (rising), and drop the others."""
     if len(kept) == rows:
         return
-    for layer in cache:
-        if isinstance(layer, WindowCache):
+    for layer in (part for whole in cache for part in _parts(whole)):
+        if isinstance(layer, WindowCache | StateCache):
             layer.keep_rows(rows, kept)
         elif isinstance(layer, mlx_cache.KVCache | mlx_cache.QuantizedKVCache):
             base = layer.offset - rows
@@ -182,7 +191,20 @@ def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:
             raise RollbackError(f"A {type(layer).__name__} cannot drop rejected rows: use --drafter none with this model.")
 
 
-def _ours(layer: Cache, max_kv_size: int | None, kv_bits: int | None) -> Cache:
+def position(cache: Sequence[Cache]) -> int:
+    """Tokens read so far, by the first layer that counts them."""
+    return next((int(part.offset) for layer in cache for part in _parts(layer) if not isinstance(part, StateCache)), 0)
+
+
+def _parts(layer: Cache) -> tuple[Cache, ...]:
+    return tuple(layer.caches) if isinstance(layer, mlx_cache.CacheList) else (layer,)
+
+
+def _ours(layer: Cache, max_kv_size: int | None, kv_bits: int | None, forwards: int) -> Cache:
+    if isinstance(layer, mlx_cache.CacheList):
+        return mlx_cache.CacheList(*(_ours(part, max_kv_size, kv_bits, forwards) for part in layer.caches))
+    if type(layer) is mlx_cache.ArraysCache:  # a state has a fixed size: there is nothing to limit or quantise
+        return StateCache(len(layer.cache), forwards)
     if isinstance(layer, mlx_cache.RotatingKVCache):
         if kv_bits is not None:
             raise ModelError("--kv-bits does not fit this model: mlx-lm cannot quantise the cache of its sliding-window layers. Leave it out.")

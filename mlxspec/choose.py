@@ -11,7 +11,7 @@ from mlxspec.drafters import Drafter, NoDrafter
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError
-from mlxspec.load import Loaded, Say, load_model
+from mlxspec.loading import Loaded, Say, load_model
 from mlxspec.options import Options
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context

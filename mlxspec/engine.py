@@ -17,7 +17,7 @@ from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter
 from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
-from mlxspec.load import Loaded, Say, load_model
+from mlxspec.loading import Loaded, Say, load_model
 from mlxspec.options import Options, names
 from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlxspec.cache import Cache, TreeView, keep_rows, make_cache
+from mlxspec.cache import Cache, TreeView, keep_rows, make_cache, position
 from mlxspec.errors import DrafterError, MlxspecError
 from mlxspec.events import Prefill
 from mlxspec.proposal import Proposal
@@ -206,7 +206,7 @@ class Taps(dict[str, mx.array]):
 
 def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.array]:
     """Positions (rows,) and who descends from whom (rows, rows), the pending token as row 0."""
-    offset = next(int(layer.offset) for layer in cache)
+    offset = position(cache)
     rows = 1 + len(proposal)
     ancestors = np.eye(rows, dtype=bool)
     ancestors[:, 0] = True

@@ -14,7 +14,7 @@ from mlx_lm.models import llama
 
 from mlxspec import gguf
 from mlxspec.errors import ModelError
-from mlxspec.load import sampling_defaults, set_dtype
+from mlxspec.loading import sampling_defaults, set_dtype
 from tests import gguf_writer as writer
 
 IDS = mx.array([[5, 7, 9, 100, 3, 2, 1, 200, 44]])

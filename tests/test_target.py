@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
 
-from mlxspec.cache import WindowCache
+from mlxspec.cache import WindowCache, keep_rows
 from mlxspec.errors import DrafterError, RollbackError
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler
 from mlxspec.target import Rows, Target
-from tests.tiny import FAMILIES, SLIDING, VOCAB, tiny_model
+from tests.tiny import FAMILIES, RECURRENT, SLIDING, VOCAB, tiny_model
 
 CONTEXT = Sampler(VOCAB).at([0])
 
@@ -193,14 +193,57 @@ def test_a_window_says_when_it_cannot_drop() -> None:
 
 
 def test_caches_that_cannot_rewind_are_found_at_load() -> None:
-    """A recurrent model takes no drafts, with the reason, before the first request."""
-    model = tiny_recurrent()
+    """An unknown kind of cache takes no drafts, with the reason, before the first request."""
+
+    class Stubborn(ConcatenateKVCache):  # type: ignore[misc]
+        def is_trimmable(self) -> bool:
+            return False
+
+    model = tiny_model()
+    model.make_cache = lambda: [Stubborn() for _ in model.layers]
     target = Target(model)
     target.probe()
     assert target.shape == "none"
-    assert target.reason is not None and "ArraysCache cannot drop" in target.reason
+    assert target.reason is not None and "Stubborn cannot drop" in target.reason
     with pytest.raises(DrafterError, match="takes no drafts"):
         target.admit(Proposal.chain([1]), 4, VOCAB)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_recurrent_layers_rewind(family: str) -> None:
+    """Rounds of random chains and cuts: logits as if the rejected rows had never been read, for pure, hybrid and mixed-in-one-layer models."""
+    rng = np.random.default_rng(11)
+    model = tiny_model(family, scale=2.0)
+    target = Target(model, chunk=6)
+    target.probe()
+    assert target.shape == "chain"
+    assert target.reason == "tree: A recurrent layer reads rows in a chain: it cannot verify a tree."
+    history = [int(t) for t in rng.integers(0, VOCAB, 9)]
+    read(target, history)
+    token = int(rng.integers(0, VOCAB))
+    for turn in range(18):
+        chain = Proposal.chain([int(t) for t in rng.integers(0, VOCAB, int(rng.integers(0, 7)))])
+        target.run(token, chain, (), CONTEXT)
+        kept = int(rng.integers(0, len(chain) + 1))
+        target.keep(range(kept))
+        history += [token, *chain.tokens[:kept]]
+        token = int(rng.integers(0, VOCAB))
+        if turn % 6 == 5:
+            fresh = Target(model, chunk=64)
+            read(fresh, history)
+            got, expected = (t.run(token, Proposal(), (), CONTEXT).logits for t in (target, fresh))
+            assert difference(got, expected) < 2e-4
+            target.keep(())
+            history.append(token)
+
+
+def test_a_recurrent_layer_says_when_it_cannot_go_back() -> None:
+    target = Target(tiny_model("mamba", scale=2.0))
+    read(target, [1, 2, 3])
+    target.run(4, Proposal.chain([5, 6]), (), CONTEXT)
+    target.keep((0, 1))
+    with pytest.raises(RollbackError, match="rows back"):
+        keep_rows(target.cache, 9, ())
 
 
 def test_a_model_whose_rope_is_out_of_reach_verifies_chains() -> None:
@@ -227,28 +270,6 @@ def test_weights_and_their_names_are_untouched() -> None:
     Target(model)
     assert [name for name, _ in tree_flatten(model.parameters())] == before
     assert type(model.layers[0].self_attn).__name__ == "Attention"
-
-
-def tiny_recurrent() -> object:
-    """A tiny Mamba model: its cache is a state, with nothing to trim."""
-    from mlx_lm.models import mamba
-
-    args = mamba.ModelArgs(
-        model_type="mamba",
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        state_size=8,
-        num_hidden_layers=2,
-        conv_kernel=4,
-        use_bias=False,
-        use_conv_bias=True,
-        time_step_rank=8,
-    )
-    mx.random.seed(0)
-    model = mamba.Model(args)
-    mx.eval(model.parameters())
-    return model
 
 
 def tiny_fused_rope() -> object:

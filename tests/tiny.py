@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mlxspec.engine import Engine
-from mlxspec.load import Loaded
+from mlxspec.loading import Loaded
 from mlxspec.options import Options
 from mlxspec.target import Target
 
@@ -50,11 +50,89 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mlp_bias": False,
     },
 }
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba": {"state_size": 8, "conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "time_step_rank": 8},
+    "mamba2": {
+        "num_heads": 8,
+        "state_size": 16,
+        "layer_norm_epsilon": 1e-5,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "tie_word_embeddings": True,
+        "time_step_limit": (0.0, 100.0),
+        "time_step_rank": "auto",
+        "intermediate_size": 64,
+    },
+    "qwen3_next": {
+        "num_hidden_layers": 4,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 32,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 32,
+        "partial_rotary_factor": 1.0,
+        "full_attention_interval": 2,
+    },
+    "falcon_h1": {
+        "mamba_d_head": 8,
+        "mamba_d_ssm": 64,
+        "mamba_d_state": 16,
+        "mamba_n_heads": 8,
+        "lm_head_multiplier": 1.0,
+        "embedding_multiplier": 1.0,
+    },
+    "lfm2": {
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "block_dim": 32,
+        "block_ff_dim": 48,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention"],
+    },
+    "jamba": {
+        "num_hidden_layers": 4,
+        "attn_layer_offset": 1,
+        "attn_layer_period": 2,
+        "expert_layer_offset": 1,
+        "expert_layer_period": 2,
+        "mamba_d_conv": 4,
+        "mamba_d_state": 8,
+        "mamba_expand": 2,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+    },
+    "rwkv7": {
+        "norm_eps": 1e-5,
+        "a_low_rank_dim": 8,
+        "v_low_rank_dim": 8,
+        "gate_low_rank_dim": 8,
+        "decay_low_rank_dim": 8,
+        "intermediate_size": 64,
+    },
+    "recurrent_gemma": {
+        "attention_bias": False,
+        "conv1d_width": 4,
+        "logits_soft_cap": 30.0,
+        "attention_window_size": 12,
+        "block_types": ["recurrent", "attention"],
+    },
+}
 SLIDING = ("gemma3_text", "gpt_oss", "cohere2")
 
 
 def config_of(family: str, **changes: Any) -> dict[str, Any]:
-    return {"model_type": family, **_BASE, **FAMILIES[family], **changes}
+    return {"model_type": family, **_BASE, **{**FAMILIES, **RECURRENT}[family], **changes}
 
 
 def tiny_model(family: str = "llama", seed: int = 0, scale: float = 4.0, **changes: Any) -> nn.Module:

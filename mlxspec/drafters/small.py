@@ -38,7 +38,7 @@ class SmallDrafter:
         self.begin((), {}, 0)
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
-        self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits)
+        self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits, forwards=64)
         for start in range(0, len(prompt), self.chunk):
             self.model(mx.array([prompt[start : start + self.chunk]], mx.uint32), cache=self.cache)
             mx.eval([layer.state for layer in self.cache])

@@ -24,11 +24,11 @@ from mlx_lm.models import llama
 
 from mlxspec import fetch
 from mlxspec.errors import ModelError
-from mlxspec.load import Loaded, digest, load_model, sampling_defaults, set_dtype
+from mlxspec.loading import Loaded, digest, load_model, sampling_defaults, set_dtype
 from mlxspec.options import Options
 from tests import gguf_writer as writer
 
-LOAD = import_module("mlxspec.load")  # the module: mlxspec.load is a function
+LOAD = import_module("mlxspec.loading")
 IDS = mx.array([[5, 7, 9, 100, 3, 2, 1, 200, 44]])
 
 

@@ -1,0 +1,121 @@
+"""Rewinding recurrent layers (Mamba, gated delta nets, short convolutions): their cache is a state, and a state cannot drop rows.
+
+Before a forward the state is remembered (arrays never change, so this costs nothing), and with it what each layer's mixer was given. To keep the first
+``n`` rows of a forward the state is put back and the mixers alone read those rows again: no attention, no MLP, no output projection, as nothing else
+of what they compute is ever asked for.
+"""
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import ArraysCache
+
+from mlxspec.errors import RollbackError
+
+
+@dataclass(slots=True)
+class Call:
+    """One mixer and what it was given."""
+
+    method: Callable[..., Any]
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Forward:
+    """The state before a forward, its rows, and the mixers that changed it, in order."""
+
+    state: list[Any]
+    rows: int
+    calls: dict[int, Call] = field(default_factory=dict)
+
+
+class StateCache(ArraysCache):  # type: ignore[misc]
+    """mlx-lm's state of a recurrent layer, with the last ``depth`` forwards to go back over."""
+
+    def __init__(self, size: int, depth: int) -> None:
+        super().__init__(size)
+        self.forwards: deque[Forward] = deque(maxlen=depth)
+        self.replaying = False
+
+    def is_trimmable(self) -> bool:
+        return True
+
+    def enter(self, call: Call, rows: int) -> Forward | None:
+        """A mixer is about to change the state; returns the forward it belongs to."""
+        if self.replaying:
+            return None
+        if not self.forwards or id(call.module) in self.forwards[-1].calls:
+            self.forwards.append(Forward(list(self.cache), rows))
+        self.forwards[-1].calls[id(call.module)] = call
+        return self.forwards[-1]
+
+    def keep_rows(self, rows: int, kept: Sequence[int]) -> None:
+        """Of the last ``rows`` rows keep the first few: ``kept`` is 0, 1, 2 ..."""
+        if list(kept) != list(range(len(kept))):
+            raise RollbackError("A recurrent layer reads rows in a chain and cannot keep a branch: draft chains.")
+        drop = rows - len(kept)
+        while drop > 0:
+            if not self.forwards:
+                raise RollbackError(f"A recurrent layer cannot go {rows} rows back: draft fewer, or use --drafter none.")
+            forward = self.forwards.pop()
+            self.cache = list(forward.state)
+            if drop < forward.rows:
+                self._replay(forward, forward.rows - drop)
+            drop -= min(drop, forward.rows)
+
+    def _replay(self, forward: Forward, rows: int) -> None:
+        self.replaying = True
+        for call in forward.calls.values():
+            cut = [_first_rows(value, forward.rows, rows) for value in call.args]
+            call.method(call.module, *cut, **{name: _first_rows(value, forward.rows, rows) for name, value in call.kwargs.items()})
+        self.replaying = False
+        forward.calls = {key: _shorter(call, forward.rows, rows) for key, call in forward.calls.items()}
+        self.forwards.append(Forward(forward.state, rows, forward.calls))
+
+
+def record_mixers(model: nn.Module) -> None:
+    """Have every module of the layers that is handed a StateCache tell it so; once a model, and weights and names stay as they are."""
+    if "_mlxspec_records" in vars(model):
+        return
+    object.__setattr__(model, "_mlxspec_records", True)
+    for layer in model.layers:
+        for module in {id(m): m for _, m in layer.named_modules()}.values():
+            if "cache" in inspect.signature(type(module).__call__).parameters:
+                base = type(module)
+                module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, "__call__": _recording(base.__call__)})
+
+
+def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        cache = next((value for value in given if isinstance(value, StateCache)), None)
+        rows = next((value.shape[1] for value in given if isinstance(value, mx.array) and value.ndim == 3), None)
+        if cache is None or rows is None:
+            return method(self, *args, **kwargs)
+        forward = cache.enter(Call(method, self, args, kwargs), rows)
+        before = len(forward.calls) if forward else 0
+        out = method(self, *args, **kwargs)
+        if forward is not None and len(forward.calls) > before:  # a module inside it is the mixer
+            del forward.calls[id(self)]
+        return out
+
+    return call
+
+
+def _first_rows(value: Any, of: int, rows: int) -> Any:
+    """The first rows of what has one entry a row along axis 1; anything else as it is."""
+    return value[:, :rows] if isinstance(value, mx.array) and value.ndim >= 2 and value.shape[1] == of else value
+
+
+def _shorter(call: Call, of: int, rows: int) -> Call:
+    return Call(
+        call.method, call.module, tuple(_first_rows(v, of, rows) for v in call.args), {k: _first_rows(v, of, rows) for k, v in call.kwargs.items()}
+    )
