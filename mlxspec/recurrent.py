@@ -1,8 +1,8 @@
 """Rewinding recurrent layers (Mamba, gated delta nets, short convolutions): their cache is a state, and a state cannot drop rows.
 
-Before a forward the state is remembered (arrays never change, so this costs nothing), and with it what each layer's mixer was given. To keep the first
-``n`` rows of a forward the state is put back and the mixers alone read those rows again: no attention, no MLP, no output projection, as nothing else
-of what they compute is ever asked for.
+Before a forward the state is remembered (arrays never change, so this costs nothing), and with it what each layer's mixer was given. To keep the
+first ``n`` rows of a forward the state is put back and the mixers alone read those rows again: no attention, no MLP, no output projection, since
+nothing else of what they compute is ever asked for.
 """
 
 import inspect

@@ -96,9 +96,14 @@ def test_same_text_with_every_drafter(family: str, setting: dict[str, Any]) -> N
 
 def test_plain_decoding_starts_the_next_step_early_and_drops_it() -> None:
     target = Target(tiny_model())
-    started = []
+    started: list[int] = []
     forward = target._forward
-    target._forward = lambda *a: (started.append(1), forward(*a))[1]  # type: ignore[method-assign]
+
+    def counted(*args: Any) -> Any:
+        started.append(1)
+        return forward(*args)
+
+    target._forward = counted  # type: ignore[method-assign]
     tokens, _, steps = run(target, NoDrafter(), Limits(max_tokens=5))
     assert len(tokens) == 5
     assert len(started) == 2 + 5  # two of prefill, four steps, and one that was started and dropped
