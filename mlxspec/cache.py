@@ -132,6 +132,18 @@ class WindowCache(mlx_cache._BaseCache):  # type: ignore[misc]
         return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
 
 
+class QuantisedCache(mlx_cache.QuantizedKVCache):  # type: ignore[misc]
+    """mlx-lm's quantised cache, in groups that fit the model's heads: of 64, else of 32."""
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        if self.keys is None:
+            fitting = [size for size in (64, 32) if keys.shape[-1] % size == 0 and values.shape[-1] % size == 0]
+            if not fitting:
+                raise ModelError(f"--kv-bits does not fit this model: its heads are {keys.shape[-1]} wide, no multiple of 32. Leave it out.")
+            self.group_size = fitting[0]
+        return super().update_and_fetch(keys, values)
+
+
 class TreeView:
     """A layer's cache as a tree of rows sees it: every row at its own position, seeing the past and its own ancestors."""
 
@@ -214,7 +226,7 @@ def _ours(layer: Cache, max_kv_size: int | None, kv_bits: int | None, forwards: 
         if max_kv_size is not None:
             return WindowCache(max_kv_size, keep=4)
         if kv_bits is not None:
-            return mlx_cache.QuantizedKVCache(group_size=64, bits=kv_bits)
+            return QuantisedCache(bits=kv_bits)
     elif max_kv_size is not None or kv_bits is not None:
         flag = "--max-kv-size" if max_kv_size is not None else "--kv-bits"
         raise ModelError(f"{flag} does not fit this model: a {type(layer).__name__} has no such limit. Leave it out.")
