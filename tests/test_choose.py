@@ -12,7 +12,7 @@ from mlx_lm.models.base import create_attention_mask
 from mlxspec.choose import check_same_tokens
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.engine import Engine, load
-from mlxspec.errors import DrafterError
+from mlxspec.errors import DrafterError, ModelError
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 from tests.tiny import VOCAB, save_folder, tiny_engine, tiny_model
@@ -101,6 +101,15 @@ def test_propose_alone_makes_a_drafter() -> None:
         tiny_engine(5)
 
 
+def test_a_class_or_a_senseless_depth_is_refused_before_the_first_round() -> None:
+    with pytest.raises(DrafterError, match="Own"):
+        tiny_engine(Own)
+    own = Own()
+    own.depth = "far"  # type: ignore[attr-defined]
+    with pytest.raises(DrafterError, match="depth"):
+        tiny_engine(own)
+
+
 class Tapping:
     """Keeps what it is told, and proposes trees."""
 
@@ -181,6 +190,11 @@ def test_a_tap_that_is_not_there_is_named(tap: str) -> None:
 def test_a_name_that_is_none_gets_the_nearest(wish: str, part: str) -> None:
     with pytest.raises(DrafterError, match=part):
         tiny_engine(wish)
+
+
+def test_kv_bits_that_do_not_fit_the_heads_are_one_line() -> None:
+    with pytest.raises(ModelError, match="--kv-bits"):
+        tiny_engine("none", kv_bits=4)  # heads of 8, where a group has 64
 
 
 def test_speculation_that_is_off_says_why() -> None:

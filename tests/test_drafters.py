@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.cache import KVCache
 
 from mlxspec.drafters import lookup as lookup_module
 from mlxspec.drafters import small as small_module
@@ -263,8 +263,33 @@ def test_a_small_model_may_be_narrower_or_wider_than_the_tokens(theirs: int) -> 
     assert max(seen) in range(min(theirs, 30) - 3, min(theirs, 30))
 
 
+@pytest.mark.parametrize("family", ["mamba", "falcon_h1", "gemma3_text"])
+def test_any_kind_of_cache_goes_back_to_what_was_kept(family: str) -> None:
+    model = tiny_model(family, seed=3)
+    rng = random.Random(5)
+    history = [rng.randrange(VOCAB) for _ in range(10)]
+    drafter = SmallDrafter(model)
+    drafter.begin(history[:-1], {}, 0)
+    for step, limit in enumerate((3, 0, 70, 5, 1, 4)):  # 70: deeper than anyone would
+        fresh = SmallDrafter(model)
+        fresh.begin(history[:-1], {}, 0)
+        context = context_of(history, seed=step, temperature=1.0, width=2)
+        proposal = drafter.propose(history[-1], limit, context)
+        assert proposal.tokens == fresh.propose(history[-1], limit, context).tokens
+        path, token = random_path(rng, proposal), rng.randrange(VOCAB)
+        drafter.accept(path, token, {})
+        history += [*(proposal.tokens[row] for row in path), token]
+
+
+class Fixed(KVCache):  # type: ignore[misc]
+    """A cache that cannot drop anything."""
+
+    def is_trimmable(self) -> bool:
+        return False
+
+
 def test_a_small_model_that_cannot_rewind_is_refused_when_it_is_loaded() -> None:
     model = MarkovModel(table())
-    model.make_cache = lambda: [ArraysCache(2)]  # type: ignore[method-assign]
-    with pytest.raises(DrafterError, match="mamba cannot draft: its ArraysCache"):
-        SmallDrafter(model, "mamba")
+    model.make_cache = lambda: [Fixed()]  # type: ignore[method-assign]
+    with pytest.raises(DrafterError, match="stiff cannot draft: its Fixed"):
+        SmallDrafter(model, "stiff")
