@@ -292,6 +292,10 @@ def _check_tensors(folder: str | Path, expected: Mapping[str, mx.array], found: 
             raise CheckpointError(f"{folder} has {name} of shape {found[name].shape} where {empty.shape} belongs: {remedy}.")
         if mx.issubdtype(found[name].dtype, mx.floating) != mx.issubdtype(empty.dtype, mx.floating):
             raise CheckpointError(f"{folder} has {name} of type {found[name].dtype} where {empty.dtype} belongs: {remedy}.")
+        if mx.issubdtype(empty.dtype, mx.floating) and not mx.isfinite(found[name]).all().item():
+            raise CheckpointError(
+                f"{folder} has values in {name} that are no numbers (NaN or infinite): train it again, or from an earlier checkpoint."
+            )
     if extra := sorted(found.keys() - expected.keys()):
         raise CheckpointError(f"{folder} has {len(extra)} tensors that a ReDrafter of this {CONFIG} has not, such as {extra[0]}: {remedy}.")
 

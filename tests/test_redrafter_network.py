@@ -234,6 +234,7 @@ SPOILT = {
     "no rnn": (config_with(rnn=False), "3 tensors that a ReDrafter of this config.json has not, such as rnn_u.bias"),
     "tensor gone": (weights_with(rnn_u__bias=None), r"no tensor rnn_u.bias \(8,\)"),
     "tensor of whole numbers": (weights_with(rnn_u__bias=mx.zeros((8,), mx.int32)), "rnn_u.bias of type mlx.core.int32"),
+    "tensor of NaN": (weights_with(rnn_u__bias=mx.full((8,), mx.nan)), "values in rnn_u.bias that are no numbers"),
     "no map": (weights_with(d2t=None), "says draft_vocab_size 6 and has no map d2t"),
     "map without need": (config_with(draft_vocab_size="gone"), "says no draft_vocab_size and has a map d2t"),
     "map of another": (weights_with(d2t=mx.zeros((5,), mx.int32)), "shape"),

@@ -43,28 +43,22 @@ class RecurrentDrafter:
 
     def __init__(self, network: ReDrafter, embed: Embed, name: str = "redrafter") -> None:
         """``embed`` is the target's embedding table: tokens (n,) -> (n, hidden_size)."""
-        sample = embed(mx.array([0]))
-        if sample.shape[-1] != network.args.hidden_size:
+        size = embed(mx.array([0])).shape[-1]
+        if size != network.args.hidden_size:
             raise DrafterError(
-                f"{name} was trained for a target of hidden size {network.args.hidden_size} and this one has {sample.shape[-1]}: "
+                f"{name} was trained for a target of hidden size {network.args.hidden_size} and this one has {size}: "
                 "pass --drafter lookup, or a drafter trained for this model."
             )
-        on_cpu = mx.default_device().type == mx.DeviceType.cpu
-        if on_cpu:
-            network.dequantise()
-        network.set_dtype(mx.float32 if on_cpu else sample.dtype)
-        weights: Any = network.parameters()  # type: ignore[no-untyped-call]
-        mx.eval(weights)
         self.network = network
         self.embed = embed
         self.name = name
-        self.lag = 0 if on_cpu else 1  # steps under way while one is looked at
+        self.lag = 0 if _on_cpu() else 1  # steps under way while one is looked at
         self.vocabulary = Vocabulary(network, network.args.vocab_size)
         self.begin((), {"last": mx.zeros((1, network.args.hidden_size))}, 0)
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module, vocab_size: int, name: str = "redrafter") -> "RecurrentDrafter":
-        """The drafter of a checkpoint folder, for a mlx-lm model whose logits are ``vocab_size`` wide."""
+        """The drafter of a checkpoint folder, for a mlx-lm model whose logits are ``vocab_size`` wide; in its dtype, on the CPU dense in float32."""
         try:
             network = load(folder)
         except CheckpointError as error:
@@ -74,7 +68,13 @@ class RecurrentDrafter:
                 f"{name} was trained for a target of {network.args.vocab_size} tokens and this one has {vocab_size}: "
                 "pass --drafter lookup, or a drafter trained for this model."
             )
-        return cls(network, embedding_of(model), name)
+        embed = embedding_of(model)
+        if _on_cpu():
+            network.dequantise()
+        network.set_dtype(mx.float32 if _on_cpu() else embed(mx.array([0])).dtype)
+        weights: Any = network.parameters()  # type: ignore[no-untyped-call]
+        mx.eval(weights)
+        return cls(network, embed, name)
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
         self.hidden = hidden["last"][-1]  # the target's, where it said the pending token
@@ -194,6 +194,10 @@ def embedding_of(model: nn.Module) -> Embed:
     table: Any = found[0]
     call: Any = (nn.QuantizedEmbedding if isinstance(table, nn.QuantizedEmbedding) else nn.Embedding).__call__  # not that of a kind that scales
     return lambda tokens: call(table, tokens)
+
+
+def _on_cpu() -> bool:
+    return bool(mx.default_device() == mx.cpu)
 
 
 def _top(values: mx.array, count: int) -> mx.array:
