@@ -230,7 +230,7 @@ def test_a_target_of_chains_gets_chains() -> None:
     with pytest.raises(DrafterError, match=r"chains only \(its own rope\)"):
         engine.with_drafter(Own(tree)).generate(PROMPT, **options)
     assert widths == [1]  # it was told
-    lookup = engine.with_drafter("lookup").generate(PROMPT, draft_width=3, **options)
+    lookup = engine.with_drafter("lookup").generate(PROMPT, draft_tokens=6, draft_width=3, **options)
     assert lookup.tokens == expected and lookup.stats["drafted"] > 0
 
 

@@ -68,7 +68,7 @@ class Script:
 
 @pytest.fixture(scope="module")
 def plain() -> Engine:
-    return tiny_engine("none")
+    return tiny_engine()
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +157,14 @@ def test_a_template_takes_further_arguments_and_may_refuse() -> None:
 
 
 @pytest.mark.parametrize("config", ['{"tokenize": false}', '{"return_tensors": "np"}'])
-def test_template_arguments_may_not_change_what_it_returns(plain: Engine, config: str) -> None:
-    with pytest.raises(UsageError, match="chat-template-config"):
-        plain.generate("hi", chat_template_config=config, max_tokens=1)
+def test_template_arguments_cannot_change_what_it_returns(plain: Engine, config: str) -> None:
+    """Refused in one line, or without effect."""
+    try:
+        done = plain.generate("hi", chat_template_config=config, max_tokens=3, temperature=0)
+    except UsageError as error:
+        assert "chat-template-config" in str(error)
+    else:
+        assert done.tokens == plain.generate("hi", max_tokens=3, temperature=0).tokens
 
 
 @pytest.mark.parametrize("template", [True, False])
@@ -252,11 +257,11 @@ def test_a_stop_string_met_only_when_the_reply_ends_is_reported() -> None:
     "options", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3}, {"temperature": 0.9, "seed": 3, "accept": "ratio"}], ids=str
 )
 def test_the_counts_add_up(engines: dict[str, Engine], name: str, options: dict[str, Any]) -> None:
-    events = list(engines[name].stream(PROMPT, max_tokens=50, logit_bias={EOS: -math.inf}, **options))
+    events = list(engines[name].stream(PROMPT, max_tokens=50, draft_tokens=4, logit_bias={EOS: -math.inf}, **options))
     done = events[-1]
     assert isinstance(done, Done) and json.dumps(done.stats)
     stats = done.stats
-    assert set(stats) == STATS and set(stats["seconds"]) == SECONDS
+    assert set(stats) >= STATS and set(stats["seconds"]) >= SECONDS
     texts = [event for event in events if isinstance(event, Text)]
     rounds = [event.step for event in texts if event.step and event.step.proposal is not None]
     assert "".join(event.text for event in texts) == done.text
@@ -288,17 +293,15 @@ def test_the_counts_add_up(engines: dict[str, Engine], name: str, options: dict[
 def test_two_replies_after_one_another_equal_fresh_ones(engines: dict[str, Engine], name: str) -> None:
     options: dict[str, Any] = {"temperature": 0.9, "seed": 4, "max_tokens": 25}
     first, second = (engines[name].generate(prompt, **options) for prompt in (PROMPT, "two one two"))
-    fresh = tiny_engine()
-    assert second.tokens == fresh.generate("two one two", **options).tokens
-    assert first.tokens == fresh.generate(PROMPT, **options).tokens == engines[name].generate(PROMPT, **options).tokens
+    assert second.tokens == tiny_engine().generate("two one two", **options).tokens
+    assert first.tokens == tiny_engine().generate(PROMPT, **options).tokens == engines[name].generate(PROMPT, **options).tokens
 
 
 @EACH
 def test_cancelling_ends_within_a_round_with_what_there_is(engines: dict[str, Engine], name: str) -> None:
     options: dict[str, Any] = {"temperature": 0.9, "seed": 4, "max_tokens": 60}
     whole = engines[name].generate(PROMPT, **options)
-    cancel = threading.Event()
-    seen: list[Any] = []
+    cancel, seen = threading.Event(), list[Any]()
     for event in engines[name].stream(PROMPT, cancel=cancel, **options):
         seen.append(event)
         if sum(isinstance(one, Text) for one in seen) == 4:
@@ -317,8 +320,7 @@ def test_cancelling_ends_within_a_round_with_what_there_is(engines: dict[str, En
 def test_cancelling_stops_between_chunks_of_a_long_prompt() -> None:
     engine = tiny_engine()
     engine.target.chunk = 16
-    cancel = threading.Event()
-    events: list[Any] = []
+    cancel, events = threading.Event(), list[Any]()
     for event in engine.stream("x" * 200, cancel=cancel):
         events.append(event)
         if event == Prefill(32, 201):
@@ -361,9 +363,9 @@ def test_closing_a_reply_midway_leaves_the_model_usable(engines: dict[str, Engin
     options: dict[str, Any] = {"temperature": 0.9, "seed": 4, "max_tokens": 20}
     whole = engines[name].generate(PROMPT, **options).tokens
     for count in (1, 3, 5):
-        reply = engines[name].stream(PROMPT, **options)
+        reply: Any = engines[name].stream(PROMPT, **options)
         assert [next(reply) for _ in range(count)]
-        reply.close()  # type: ignore[attr-defined]
+        reply.close()
     assert engines[name].generate(PROMPT, **options).tokens == whole
 
 
