@@ -26,6 +26,7 @@ from mlxspec.train_stems import opener, passage_request, with_passages
 SENTINEL = "\u2402request\u2403"
 WARM = (0.6, 0.8, 0.8, 1.0)  # temperatures of the answers that are not greedy
 REQUEST_LIMIT, QUESTION_LIMIT, ANSWER_LIMIT, PASSAGE_LIMIT, PROMPT_LIMIT = 80, 40, 192, 240, 1200
+WASTE = 1.6  # tokens the target reads or writes for each that is kept
 LOOP = 48  # tokens of a loop that are kept
 LONG_EVERY = 4  # one shard in four asks about passages
 
@@ -126,6 +127,8 @@ class TextWriter:
     def write(self, goal: int, say: Callable[[str], None]) -> None:
         """Write until the store has ``goal`` tokens of answers."""
         self.tokens = sum(answer_tokens(read_records(shard)) for shard in self.store.shards())
+        if self.tokens < goal:
+            say(f"The target writes {goal - self.tokens} tokens of answers: about {(goal - self.tokens) * WASTE / self.pace() / 60:.0f} minutes.")
         while self.tokens < goal:
             started, before = time.perf_counter(), self.tokens
             records = self.shard(len(self.store.shards()))
@@ -135,6 +138,14 @@ class TextWriter:
             pace = (self.tokens - before) / (time.perf_counter() - started)
             left = max(0.0, goal - self.tokens) / pace / 60
             say(f"{self.tokens} of {goal} tokens of answers, {pace:.0f}/s kept, {self.speed:.0f}/s written, {left:.0f} min left")
+
+    def pace(self) -> float:
+        """Tokens a second of a full batch, measured on one step."""
+        writer = BatchWriter(self.model, (), self.batch, 0, self.vocab_size)
+        times = [time.perf_counter()]
+        for _ in writer.run([Job([0] * 9, (1.0,), 3, features=False)] * self.batch, lambda _: ()):
+            times.append(time.perf_counter())
+        return self.batch / (times[-1] - times[-2])
 
     def shard(self, number: int) -> list[Record]:
         """Write and store one shard."""

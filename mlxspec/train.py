@@ -24,7 +24,7 @@ from mlxspec.loading import Loaded, load_model
 from mlxspec.options import Options
 from mlxspec.train_card import model_card
 from mlxspec.train_data import TrainingText
-from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, read_checkpoint
+from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, read_checkpoint, replace_text
 from mlxspec.train_read import read_lines, store_lines
 from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, tables
 from mlxspec.train_small import SmallShape, SmallTask
@@ -32,6 +32,7 @@ from mlxspec.train_small import SmallShape, SmallTask
 Say = Callable[[str], None]
 KINDS = ("small", "redrafter")
 TEXT_TOKENS = 400_000
+MINUTES = 30.0
 NOT_OF_THE_RUN = ("out", "resume", "offline", "yes", "force")  # options that do not shape the result
 
 
@@ -120,12 +121,15 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
     trainer = Trainer(task, course, options.out, kept, card, say)
     if resumed:
         trainer.load_checkpoint(resumed[0], resumed[1])
-    elif options.steps is None:
-        minutes = 30.0 if options.minutes is None else options.minutes
+    else:
         pace = trainer.calibrate()
-        steps = max(10, int((minutes * 60 - pace.check * course.checks) / pace.step))
-        trainer.course = Course(steps, batch, rate, options.seed)
-        say(f"A step takes {pace.step:.2f} s here and a look at the held-out part {pace.check:.1f} s: {minutes:g} minutes are {steps} steps.")
+        steps = options.steps
+        if steps is None:
+            steps = max(10, int(((options.minutes or MINUTES) * 60 - pace.check * course.checks) / pace.step))
+            trainer.course = Course(steps, batch, rate, options.seed)
+        minutes = (steps * pace.step + course.checks * pace.check) / 60
+        memory = 16 * trainer.parameters() + 4 * sum(array.size for array in (text.ids, text.logprobs)) + task.table_bytes
+        say(f"Training: {trainer.parameters() / 1e6:.1f} M numbers, {steps} steps, about {minutes:.0f} minutes and {memory / 1e9:.1f} GB of memory.")
     progress = trainer.run()
     return finish(options, about, progress, trainer, say)
 
@@ -237,8 +241,8 @@ def finish(options: TrainOptions, about: dict[str, Any], progress: Progress, tra
     }
     config = json.loads((options.out / "config.json").read_text(encoding="utf-8"))
     config["mlxspec"] = result
-    (options.out / "README.md").write_text(model_card(result, history), encoding="utf-8")
-    (options.out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    replace_text(options.out / "README.md", model_card(result, history))
+    replace_text(options.out / "config.json", json.dumps(config, indent=2) + "\n")
     (options.out / CHECKPOINT).unlink(missing_ok=True)
     say(
         f"Trained in {progress.seconds / 60:.1f} minutes: {best.get('tokens_per_round', 0):.2f} tokens per round expected. "

@@ -38,6 +38,7 @@ class Task(Protocol):
     kind: str
     network: nn.Module
     places: np.ndarray
+    table_bytes: int
 
     def loss(self, batch: np.ndarray, step: int) -> mx.array: ...
 
@@ -106,6 +107,7 @@ class Trainer:
         with interrupts() as interrupted:
             if progress.step == 0:
                 self._check(losses)
+                self.save_checkpoint()
             while progress.step < course.steps and (progress.step - progress.best_step) < course.patience * every:
                 losses.append(self._step(gradient, next(batches)))
                 progress.step += 1
@@ -240,6 +242,17 @@ class storing:
     def _told(self, error: BaseException) -> ModelError:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         return ModelError(f"{self.folder} cannot be written ({reason}): the files of before are kept. Make room, or give another --out.")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file whole, or leave the old one."""
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    with storing(path.parent):
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, mx.array], Progress, Course, dict[str, Any]]:

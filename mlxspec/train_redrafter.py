@@ -55,6 +55,7 @@ class ReDrafterTask:
             known = self.network.d2t
             ids = np.arange(vocab, dtype=np.int32) if known is None else np.array(known)
         self.ids = ids
+        self.table_bytes = table.nbytes + (head.nbytes if head is not table else 0)
         self.place = np.full(vocab, -1, np.int32)  # of a target token in the draft vocabulary
         self.place[ids] = np.arange(len(ids))
         self.network.set_dtype(mx.float32)

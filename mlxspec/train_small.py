@@ -24,6 +24,8 @@ from mlxspec.train_head import cross_entropy
 from mlxspec.train_redrafter import rounds
 
 DEPTH = 4  # of the chain in the estimate of tokens per round
+COMMON = 8192  # tokens of the text that most steps are trained over
+WHOLE_EVERY = 8  # one step in so many is trained over the whole vocabulary, which costs several times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,12 @@ class SmallTask:
         else:
             self._load(start)
         self.network.set_dtype(mx.float32)
+        self.table_bytes = table.nbytes
         self.answers = text.training_answers()
         self.places = np.arange(len(self.answers))
+        self.common = text.draft_vocabulary(min(COMMON, len(table)), len(table))
+        self.place = np.full(len(table), -1, np.int32)  # of a token among the common ones
+        self.place[self.common] = np.arange(len(self.common))
 
     def _load(self, folder: Path) -> None:
         from mlx_lm.utils import dequantize_model, load_model
@@ -76,7 +82,11 @@ class SmallTask:
         inputs, places, ids, probs, scale = self._labelled(answers, np.random.default_rng([self.seed, 1, step]))
         hidden = self.network.model(mx.array(inputs))
         features = hidden.reshape(-1, hidden.shape[-1])[mx.array(places)]
-        return cross_entropy(features, self.network.model.embed_tokens.weight, ids, probs, scale / scale.sum())
+        weight = self.network.model.embed_tokens.weight
+        if step % WHOLE_EVERY:
+            weight, ids = weight[mx.array(self.common)], self.place[ids]
+            probs, ids = np.where(ids >= 0, probs, 0), np.maximum(ids, 0)
+        return cross_entropy(features, weight, ids, probs, scale / scale.sum())
 
     def _labelled(self, answers: list[Answer], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Windows of texts (n, window), and of every place with a label: where, the label's ids and probs, and its weight."""
