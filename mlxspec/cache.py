@@ -203,6 +203,25 @@ def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:
             raise RollbackError(f"A {type(layer).__name__} cannot drop rejected rows: use --drafter none with this model.")
 
 
+def states(cache: Sequence[Cache]) -> list[Any]:
+    """The states of the recurrent layers as they are now; arrays never change, so this copies nothing."""
+    return [list(part.cache) for layer in cache for part in _parts(layer) if isinstance(part, StateCache)]
+
+
+def restore(cache: Sequence[Cache], earlier: Sequence[Any], rows: int) -> bool:
+    """Put earlier states back and drop the ``rows`` read since from the other layers; False where one of those cannot."""
+    parts = [part for layer in cache for part in _parts(layer)]
+    recurrent = [part for part in parts if isinstance(part, StateCache)]
+    try:
+        keep_rows([part for part in parts if not isinstance(part, StateCache)], rows, ())
+    except RollbackError:
+        return False
+    for part, state in zip(recurrent, earlier, strict=True):
+        part.cache = list(state)
+        part.forwards.clear()
+    return True
+
+
 def position(cache: Sequence[Cache]) -> int:
     """Tokens read so far, by the first layer that counts them."""
     return next((int(part.offset) for layer in cache for part in _parts(layer) if not isinstance(part, StateCache)), 0)

@@ -1,14 +1,18 @@
 """From what ``--drafter`` says to a drafter that fits the target, or to none with the reason. The place to add a drafter's name."""
 
 import difflib
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from mlxspec.drafters import Drafter, NoDrafter
 from mlxspec.drafters.lookup import LookupDrafter
+from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError
 from mlxspec.loading import Loaded, Say, load_model
@@ -17,44 +21,108 @@ from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 from mlxspec.target import Target
 
-NAMES = ("none", "lookup", "small", "auto")
+NAMES = ("none", "lookup", "small", "redrafter", "auto")
 
 
-def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, say: Say) -> tuple[Drafter, str | None]:
-    """The drafter for a wish (a name or the user's own object), and why speculation is off where it is.
+def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, say: Say) -> tuple[list[Drafter], str | None]:
+    """The drafters for a wish (a name or the user's own object), the costliest last, and why speculation is off where it is.
 
     ``auto`` falls back to plain decoding where the target takes no drafts, and says so; a drafter asked for by name is refused instead.
     """
     if wish == "none":
-        return NoDrafter(), "--drafter none"
+        return [NoDrafter()], "--drafter none"
     if target.shape == "none":
         if wish != "auto":
             raise DrafterError(f"{loaded.name} takes no drafts ({target.reason}): use --drafter none.")
         say(f"Speculation is off: {loaded.name} takes no drafts ({target.reason}).")
-        return NoDrafter(), f"the target takes no drafts ({target.reason})"
+        return [NoDrafter()], f"the target takes no drafts ({target.reason})"
     if target.shape == "chain":
         say(f"{loaded.name} verifies chains only, no trees ({target.reason}).")
     if not isinstance(wish, str):
-        return OwnDrafter(wish), None
+        return [OwnDrafter(wish)], None
     kind, _, model = wish.partition(":")
     if wish == "auto":
-        say("Drafter: lookup (copies what stood in the prompt or answer before; costs no model).")
-        return LookupDrafter(), None
+        return _auto(target, loaded, say), None
     if wish == "lookup":
-        return LookupDrafter(), None
+        return [LookupDrafter()], None
     if kind == "small":
-        if not model:
-            raise DrafterError(f"No small drafter comes with {loaded.name}: name one with the same tokens, as --drafter small:MODEL.")
-        return _small(model, wish, loaded, options, say), None
+        return [_small(model or shipped(kind, loaded), wish, loaded, options, say)], None
+    if kind == "redrafter":
+        return [_redrafter(model or shipped(kind, loaded), wish, target, loaded, say)], None
     near = difflib.get_close_matches(kind, NAMES, n=1)
-    raise DrafterError(f"--drafter {wish} is unknown{f' (meant {near[0]}?)' if near else ''}: give none, lookup, small:MODEL or auto.")
+    raise DrafterError(
+        f"--drafter {wish} is unknown{f' (meant {near[0]}?)' if near else ''}: give none, lookup, small:MODEL, redrafter:FOLDER or auto."
+    )
+
+
+def trained_drafters() -> list[tuple[str, Path, dict[str, Any]]]:
+    """The drafters that come with the package: kind, folder, and what their training recorded."""
+    found = []
+    for config in sorted((Path(__file__).parent / "models" / "weights").glob("*/config.json")):
+        found.append((config.parent.name.rpartition("-")[2], config.parent, _record(config.parent)))
+    return found
+
+
+def shipped(kind: str, loaded: Loaded) -> str:
+    """The folder of the drafter of this kind that was trained for the target; DrafterError where none ships."""
+    for name, folder, record in trained_drafters():
+        if name == kind and record.get("target_digest") == loaded.digest:
+            return str(folder)
+    what = "small:MODEL with the same tokens" if kind == "small" else f"{kind}:FOLDER of one you trained"
+    raise DrafterError(f"No {kind} drafter comes with {loaded.name}: name one, as --drafter {what} (mlxspec train {kind}).")
+
+
+def _auto(target: Target, loaded: Loaded, say: Say) -> list[Drafter]:
+    lookup = LookupDrafter()
+    try:
+        folder = shipped("redrafter", loaded)
+    except DrafterError:
+        say("Drafter: lookup (copies what stood in the prompt or answer before; costs no model). No trained drafter comes with this model.")
+        return [lookup]
+    say("Drafter: lookup where the text repeats, else redrafter, whichever promises more tokens a second.")
+    return [lookup, _redrafter(folder, f"redrafter:{loaded.name}", target, loaded, say)]
+
+
+def _redrafter(folder: str, name: str, target: Target, loaded: Loaded, say: Say) -> RecurrentDrafter:
+    _check_trained_for(Path(folder), name, loaded, say)
+    return RecurrentDrafter.load(Path(folder).expanduser(), loaded.model, target.vocab_size, name)
 
 
 def _small(model: str, name: str, loaded: Loaded, options: Options, say: Say) -> SmallDrafter:
+    if (Path(model).expanduser() / "config.json").is_file():
+        _check_trained_for(Path(model), name, loaded, say)
     small = load_model(replace(options, model=model), say)
     check_same_tokens(loaded.tokenizer, small.tokenizer, small.name)
     network = loaded.model if small.digest == loaded.digest else small.model  # the target drafting for itself is in memory once
     return SmallDrafter(network, name, max_kv_size=options.max_kv_size, kv_bits=options.kv_bits)
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What mlxspec train wrote about a drafter; empty for a folder from elsewhere."""
+    try:
+        record = json.loads((folder / "config.json").read_text("utf-8")).get("mlxspec", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _check_trained_for(folder: Path, name: str, loaded: Loaded, say: Say) -> None:
+    """Refuse a drafter trained for a target with other tokens; warn where only the weights differ, as by quantisation."""
+    record = _record(folder.expanduser())
+    if record.get("target_digest") in (None, loaded.digest):
+        return
+    if record.get("tokens_digest") != tokens_digest(loaded.tokenizer):
+        raise DrafterError(
+            f"{name} was trained for {record.get('target')}, whose tokens differ from those of {loaded.name}: "
+            "pass --drafter lookup, or train one for this model."
+        )
+    say(f"{name} was trained for {record.get('target')} with other weights than {loaded.name}: it may be accepted less often.")
+
+
+def tokens_digest(tokenizer: Any) -> str:
+    """A hash of the token texts by id."""
+    words = sorted((number, word) for word, number in tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 def check_same_tokens(target: Any, drafter: Any, name: str) -> None:
@@ -74,10 +142,14 @@ class OwnDrafter:
     def __init__(self, own: Any) -> None:
         if not callable(getattr(own, "propose", None)):
             raise DrafterError(f"{type(own).__name__} is no drafter: it needs a method propose(token, limit, context) -> Proposal.")
+        if isinstance(own, type):
+            raise DrafterError(f"{own.__name__} is a class: pass an object, {own.__name__}().")
         self.own = own
         self.name: str = getattr(own, "name", type(own).__name__)
         self.taps: tuple[str, ...] = tuple(getattr(own, "taps", ()))
         self.depth: int = getattr(own, "depth", 4)
+        if not isinstance(self.depth, int) or isinstance(self.depth, bool) or self.depth < 0:
+            raise DrafterError(f"{self.name} has depth {self.depth!r}: give a whole number from 0.")
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
         if hasattr(self.own, "begin"):

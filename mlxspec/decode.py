@@ -28,6 +28,7 @@ class Limits:
     rows: int | None = None
     coupled: bool = True
     cancel: Event | None = None
+    reuse: bool = False
 
 
 def decode(
@@ -45,8 +46,8 @@ def decode(
     shape = {"coupled": limits.coupled, "width": 1 if target.shape == "chain" else limits.width, "rows": limits.rows}
     history = list(prompt)
     try:
-        rows = yield from target.prefill(prompt, drafter.taps, limits.cancel)
-        drafter.begin(prompt, rows.hidden, 0)
+        rows = yield from target.prefill(prompt, drafter.taps, limits.cancel, limits.reuse)
+        drafter.begin(prompt, rows.hidden, target.reused)
         token = whole(sampler.at(history, **shape).draw(rows.logits[-1]))
         history.append(token)
         room -= 1

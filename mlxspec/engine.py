@@ -1,20 +1,23 @@
 """The public face: a loaded model with its drafter, a prompt in, events out. Knows no terminal and no sound card."""
 
 import difflib
+import json
 import secrets
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import fields
 from threading import Event as CancelEvent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from mlxspec.accept import POLICIES
-from mlxspec.choose import choose_drafter
+from mlxspec.choose import OwnDrafter, choose_drafter
+from mlxspec.cost import CostCurve, measured
 from mlxspec.decode import Limits, decode
-from mlxspec.drafters import Drafter
+from mlxspec.drafters import Drafter, NoDrafter
+from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
 from mlxspec.loading import Loaded, Say, load_model
@@ -23,6 +26,9 @@ from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats
 from mlxspec.target import Target
 from mlxspec.text import TextStream
+
+if TYPE_CHECKING:
+    from mlxspec.chat import Chat
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 Steps = Generator[Any, None, str]
@@ -50,17 +56,22 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
 class Engine:
     """A target with a drafter. One reply at a time: starting another ends the one before it."""
 
-    def __init__(self, loaded: Loaded, target: Target, drafter: Any, settings: Options, say: Say) -> None:
+    def __init__(self, loaded: Loaded, target: Target, drafter: Any, settings: Options, say: Say, cost: CostCurve | None = None) -> None:
         self.loaded = loaded
         self.target = target
         self.settings = settings
         self.say = say
-        self.drafter: Drafter
-        self.drafter, self.reason = choose_drafter(drafter, target, loaded, settings, say)
+        members, self.reason = choose_drafter(drafter, target, loaded, settings, say)
+        self.drafter: Drafter = members[-1]
+        self.cost = cost
+        self.adaptive: AdaptiveDrafter | None = None
+        if not isinstance(self.drafter, NoDrafter | OwnDrafter):
+            self.cost = self._measured_cost()
+            self.adaptive = AdaptiveDrafter(members, self.cost)
         self.speculation = "off" if self.reason else "on"
         self.tokenizer = loaded.tokenizer
         self.model_name = loaded.name
-        self.drafter_name = self.drafter.name
+        self.drafter_name = "+".join(member.name for member in members)
         self.defaults = loaded.defaults
         self.vocab_size = min(target.vocab_size, 1 + max(self.tokenizer.get_vocab().values()))
 
@@ -68,7 +79,7 @@ class Engine:
         """The same target in memory with another drafter."""
         if drafter != "none":
             self.target.probe()
-        return Engine(self.loaded, self.target, drafter, self.settings, self.say)
+        return Engine(self.loaded, self.target, drafter, self.settings, self.say, self.cost)
 
     def generate(self, prompt: Prompt, **options: Any) -> Done:
         """The whole reply at once; options as for ``stream``."""
@@ -79,16 +90,24 @@ class Engine:
         assert done is not None
         return done
 
-    def stream(self, prompt: Prompt, *, cancel: CancelEvent | None = None, **options: Any) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, *, cancel: CancelEvent | None = None, reuse: bool = False, **options: Any) -> Generator[Event, None, None]:
         """Yield Prefill, Text and at last Done.
 
         ``prompt``: a user message, a list of messages, or tokens as they are. ``options`` are those of Options with ``when="reply"``.
-        ``cancel`` ends the reply within a round, with what it has. Raises UsageError at once for what makes no sense.
+        ``cancel`` ends the reply within a round, with what it has. ``reuse`` starts from what the caches hold of the prompt already.
+        Raises UsageError at once for what makes no sense.
         """
         settings = self._settings(options)
         tokens = self.prompt_tokens(prompt, settings)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
-        return self._reply(tokens, settings, self.sampler(settings, seed), cancel)
+        return self._reply(tokens, settings, self.sampler(settings, seed), cancel, reuse)
+
+    def chat(self, *, system: str | None = None, **options: Any) -> "Chat":
+        """A conversation that keeps the caches over its turns; ``options`` are reply options for all of them."""
+        from mlxspec.chat import Chat
+
+        self._settings(options)
+        return Chat(self, system, **options)
 
     def prompt_tokens(self, prompt: Prompt, settings: Options | None = None) -> list[int]:
         """The tokens a prompt becomes: text and messages through the chat template, tokens unchanged."""
@@ -131,7 +150,7 @@ class Engine:
             return abs(a - b), "score"
         return _edge_distance(self.sampler(settings, seed).at(tokens), rows.logits[-1], one if a == -mx.inf else other, settings.top_p), "edge"
 
-    def _reply(self, prompt: list[int], settings: Options, sampler: Sampler, cancel: CancelEvent | None) -> Iterator[Event]:
+    def _reply(self, prompt: list[int], settings: Options, sampler: Sampler, cancel: CancelEvent | None, reuse: bool) -> Generator[Event, None, None]:
         policy = POLICIES[settings.accept]
         stop_tokens = frozenset(self.tokenizer.eos_token_ids)
         limits = Limits(
@@ -142,13 +161,15 @@ class Engine:
             rows=settings.draft_rows,
             coupled=settings.accept == "coupled",
             cancel=cancel,
+            reuse=reuse,
         )
         stats = Stats(len(prompt), self.speculation, self.reason)
         text = TextStream(self._decode_text, settings.stop, stop_tokens)
         emitted: list[int] = []
         finish = "interrupted"
         self._end_reply()
-        steps = self.target.user = decode(self.target, self.drafter, policy, sampler, prompt, limits)
+        drafter = self._drafter_for(settings)
+        steps = self.target.user = decode(self.target, drafter, policy, sampler, prompt, limits)
         try:
             while True:
                 try:
@@ -157,6 +178,7 @@ class Engine:
                     finish = end.value or "interrupted"  # taken over by another reply
                     break
                 if isinstance(event, Prefill):
+                    stats.reused_tokens = self.target.reused
                     yield event
                     continue
                 piece, step = text.push(event)
@@ -170,6 +192,8 @@ class Engine:
                     mx.clear_cache()
         finally:
             steps.close()
+        if isinstance(drafter, AdaptiveDrafter):
+            stats.speculation, stats.reason = drafter.state, drafter.reason
         rest = text.flush()
         finish = "stop_string" if text.stopped else finish
         if rest:
@@ -185,6 +209,20 @@ class Engine:
             seed=sampler.seed,
             stats=stats.report(),
         )
+
+    def _drafter_for(self, settings: Options) -> Drafter:
+        """``--draft-tokens auto`` adapts; a number fixes the depth, 0 is plain decoding. Under ratio a seed fixes the length: nothing adapts."""
+        if settings.draft_tokens == 0:
+            return NoDrafter()
+        return self.adaptive if self.adaptive is not None and settings.draft_tokens is None and settings.accept == "coupled" else self.drafter
+
+    def _measured_cost(self) -> CostCurve:
+        if self.cost is not None:
+            return self.cost
+        curve, fresh = measured(self.target, self.loaded.digest)
+        if fresh:
+            self.say("Measured what a round costs on this machine; kept for the next time.")
+        return curve
 
     def _end_reply(self) -> None:
         """End the reply that has the target's cache now, if any."""
@@ -208,17 +246,24 @@ class Engine:
         for message in messages:
             if not isinstance(message, dict) or not isinstance(message.get("content"), str) or not isinstance(message.get("role"), str):
                 raise UsageError(f"A message needs a role and a content: {message!r:.80} has not.")
+        try:
+            "".join(message["content"] for message in messages).encode()
+        except UnicodeEncodeError:
+            raise UsageError("The prompt has characters that are no text (lone surrogates): remove them.") from None
         if not "".join(message["content"] for message in messages).strip():
             raise UsageError("The prompt is empty: give some text.")
         if settings.system_prompt is not None:
             messages = [{"role": "system", "content": settings.system_prompt}, *messages]
-        if self.tokenizer.chat_template is None:
-            return list(self.tokenizer.encode("\n\n".join(message["content"] for message in messages)))
-        import json
+        text = self.render(messages, settings.chat_template_config)
+        return list(self.tokenizer.encode(text, add_special_tokens=self.tokenizer.chat_template is None))
 
-        extra = json.loads(settings.chat_template_config) if settings.chat_template_config else {}
+    def render(self, messages: Sequence[dict[str, str]], template_config: str | None = None) -> str:
+        """Messages as the text the model reads, ready for its reply; without a chat template just the contents, a blank line between."""
+        if self.tokenizer.chat_template is None:
+            return "\n\n".join(message["content"] for message in messages)
+        extra = json.loads(template_config) if template_config else {}
         try:
-            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **extra))
+            return str(self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False, **extra))
         except Exception as error:  # a template is foreign code and raises what it likes
             raise UsageError(
                 f"The chat template of {self.model_name} refuses these messages ({error}): check roles and --chat-template-config."

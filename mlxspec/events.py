@@ -55,4 +55,12 @@ class Done:
     stats: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know, in one line."""
+
+    text: str
+
+
 Event = Prefill | Text | Done
+ChatEvent = Event | Notice

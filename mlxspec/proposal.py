@@ -19,12 +19,14 @@ class Proposal:
     """Rows below the pending token. ``parents[i] < i``; -1 hangs from the pending token. A chain is the thin tree.
 
     ``probs[i]`` is the distribution row ``i``'s token was drawn from (over the target's vocabulary), or ``probs`` is None for certain guesses.
+    ``values[i]`` is how likely the drafter holds row ``i`` to be reached and right, never above its parent's, or ``values`` is None.
     ``rest`` says that the next proposal will be empty too, so that the next step may start before this one is read.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probs: Sequence[Any] | None = None
+    values: tuple[float, ...] | None = None
     rest: bool = False
 
     @classmethod
@@ -67,6 +69,8 @@ class Proposal:
             raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens with {len(self.parents)} parents: give one parent a token.")
         if self.probs is not None and len(self.probs) != len(self.tokens):
             raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens with {len(self.probs)} distributions: give one a token, or None.")
+        if self.values is not None and len(self.values) != len(self.tokens):
+            raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens with {len(self.values)} values: give one a token, or None.")
         if self.rest and self.tokens:
             raise DrafterError(f"The drafter proposed {len(self.tokens)} tokens and said that it rests: rest goes with an empty proposal.")
         seen: set[tuple[int, int]] = set()

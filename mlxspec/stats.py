@@ -16,6 +16,7 @@ class Stats:
 
     def __init__(self, prompt_tokens: int, speculation: str, reason: str | None) -> None:
         self.prompt_tokens = prompt_tokens
+        self.reused_tokens = 0  # of the prompt, in the cache already
         self.speculation = speculation
         self.reason = reason
         self.rounds = self.drafted = self.accepted = self.emitted = 0
@@ -53,6 +54,7 @@ class Stats:
         decode = (self.last - self.first) if self.first is not None and self.last is not None else 0.0
         return {
             "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
             "rounds": self.rounds,
             "drafted": self.drafted,
             "accepted": self.accepted,

@@ -4,7 +4,8 @@ Any mlx-lm model serves, unedited. Three of its modules are extended in place: `
 projection and the layers (hidden states, "taps"). What a model can do is probed on the model itself.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -14,8 +15,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlxspec.cache import Cache, TreeView, keep_rows, make_cache, position
-from mlxspec.errors import DrafterError, MlxspecError
+from mlxspec.cache import Cache, TreeView, keep_rows, make_cache, position, restore, states
+from mlxspec.errors import DrafterError, MlxspecError, RollbackError
 from mlxspec.events import Prefill
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, number
@@ -29,6 +30,14 @@ class Rows:
 
     logits: mx.array
     hidden: dict[str, mx.array]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A place to which recurrent layers can go back: how many tokens had been read, and the states then."""
+
+    length: int
+    states: list[Any]
 
 
 class Interrupted(Exception):
@@ -55,7 +64,8 @@ class Target:
         self.user: Any = None  # the reply that has the cache now
         self._taps = _extend(model)
         self._ahead: Rows | None = None
-        self._rows = 0
+        self._run: tuple[int, ...] = ()  # the tokens of the last run
+        self.reused = 0  # tokens of the last prompt that were in the cache already
         self.reset()
         self.vocab_size = int(self._forward(mx.array([0]), ()).logits.shape[-1])
         self.reset()
@@ -63,24 +73,37 @@ class Target:
     def reset(self) -> None:
         """Forget the sequence."""
         self.cache: list[Cache] = make_cache(self.model, self.max_kv_size, self.kv_bits)
+        self.tokens: list[int] = []  # what the cache holds
         self._ahead = None
+        self._open = False  # rows were run and not yet kept or dropped: what the cache holds is not known
+        self._anchor: Anchor | None = None
 
-    def prefill(self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None) -> Generator[Prefill, None, Rows]:
-        """Read a prompt from the start, in chunks, the last token by itself; returns one row of logits and the whole prompt's hidden states."""
-        self.reset()
+    def prefill(
+        self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None, reuse: bool = False
+    ) -> Generator[Prefill, None, Rows]:
+        """Read a prompt in chunks, the last token by itself; returns one row of logits, and the hidden states of what was read.
+
+        With ``reuse`` the longest common prefix with what the cache holds is not read again, as far as the cache can go back.
+        """
+        self.reused = self._rewind_to(prompt) if reuse and not self._open else 0
+        if not self.reused:
+            self.reset()
         tokens = mx.array(list(prompt), mx.uint32)
         hidden: list[dict[str, mx.array]] = []
-        yield Prefill(0, len(prompt))
-        for start in range(0, len(prompt) - 1, self.chunk):
+        yield Prefill(self.reused, len(prompt))
+        for start in range(self.reused, len(prompt) - 1, self.chunk):
             if cancel is not None and cancel.is_set():
                 raise Interrupted
             end = min(start + self.chunk, len(prompt) - 1)
             rows = self._forward(tokens[start:end], taps)
             mx.eval([layer.state for layer in self.cache], rows.hidden)  # the logits are never computed
             hidden.append(rows.hidden)
+            self.tokens = list(prompt[:end])
             yield Prefill(end, len(prompt))
+        self._anchor = Anchor(len(prompt) - 1, states(self.cache))
         rows = self._forward(tokens[-1:], taps)
         mx.eval(rows.logits, rows.hidden)
+        self.tokens = list(prompt)
         yield Prefill(len(prompt), len(prompt))
         hidden.append(rows.hidden)
         return Rows(rows.logits, {tap: mx.concatenate([part[tap] for part in hidden]) for tap in taps})
@@ -107,8 +130,9 @@ class Target:
             rows, self._ahead = self._ahead, None
         else:
             rows = self._forward(mx.array([token, *proposal.tokens], mx.uint32), taps, proposal)
-        self._rows = 1 + len(proposal)
-        if proposal.rest and not taps:
+        self._run = (token, *proposal.tokens)
+        self._open = True
+        if proposal.rest:
             first = context.first(rows.logits)
             self._ahead = self._forward(first[None], taps)
             mx.async_eval(first, self._ahead.logits)
@@ -116,7 +140,10 @@ class Target:
 
     def keep(self, path: Sequence[int]) -> None:
         """Of the last run keep the pending token and the proposal's rows on ``path``, and drop the others."""
-        keep_rows(self.cache, self._rows, [0, *(row + 1 for row in path)])
+        kept = [0, *(row + 1 for row in path)]
+        keep_rows(self.cache, len(self._run), kept)
+        self.tokens += [self._run[row] for row in kept]
+        self._open = False
 
     def settle(self) -> None:
         """Drop the step that was started ahead and is not wanted."""
@@ -124,15 +151,41 @@ class Target:
             keep_rows(self.cache, 1, ())
             self._ahead = None
 
+    def _rewind_to(self, prompt: Sequence[int]) -> int:
+        """Go back to the longest common prefix with a prompt, its last token left out; returns its length, 0 where the cache cannot go back."""
+        common = next((i for i, (a, b) in enumerate(zip(self.tokens, prompt, strict=False)) if a != b), min(len(self.tokens), len(prompt)))
+        common = min(common, len(prompt) - 1)
+        try:
+            keep_rows(self.cache, len(self.tokens) - common, ())
+        except RollbackError:
+            anchor = self._anchor
+            if anchor is None or anchor.length > common or not restore(self.cache, anchor.states, len(self.tokens) - anchor.length):
+                return 0
+            common = anchor.length
+        self.tokens = list(prompt[:common])
+        return common
+
     def probe(self) -> None:
         """Find out on this model what it can verify: a tree, only chains, or no drafts at all; sets ``shape`` and ``reason``.
 
         A 6-row tree and a rewind, with random tokens, against reading each path by itself.
         """
-        if self.probed:
-            return
-        self.probed = True
-        kept = self.cache, self._ahead, self._rows
+        if not self.probed:
+            self.probed = True
+            with self.scratch():
+                self._probe()
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """A time with a cache of its own; the sequence is there again after it."""
+        kept = self.cache, self._ahead, self._run, self.tokens, self._anchor
+        self.reset()
+        try:
+            yield
+        finally:
+            self.cache, self._ahead, self._run, self.tokens, self._anchor = kept
+
+    def _probe(self) -> None:
         tokens = [int(t) for t in np.random.default_rng(0).integers(0, self.vocab_size, 12)]
         tree = Proposal((tokens[0], tokens[1], tokens[2], tokens[1], tokens[3]), (-1, 0, -1, 2, 2))
         trials: tuple[tuple[Shape, Proposal, tuple[int, ...]], ...] = (
@@ -151,7 +204,6 @@ class Target:
         else:
             self.shape = "none"
         self.reason = "; ".join(reasons) or None
-        self.cache, self._ahead, self._rows = kept
 
     def _fault(self, proposal: Proposal, path: tuple[int, ...], prompt: Sequence[int]) -> str | None:
         """What goes wrong with one proposal, in a few words, or None."""
@@ -160,7 +212,7 @@ class Target:
             self._forward(mx.array(list(prompt), mx.uint32), ())
             rows = self._forward(mx.array([prompt[0], *proposal.tokens], mx.uint32), (), proposal)
             mx.eval(rows.logits)
-            self._rows = 1 + len(proposal)
+            self._run = (prompt[0], *proposal.tokens)
             self.keep(path)
             after = self._forward(mx.array([prompt[1]], mx.uint32), ())
             got = mx.concatenate([rows.logits[:1], *(rows.logits[i + 1][None] for i in path), after.logits])

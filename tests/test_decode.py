@@ -103,7 +103,7 @@ def test_plain_decoding_starts_the_next_step_early_and_drops_it() -> None:
         started.append(1)
         return forward(*args)
 
-    target._forward = counted  # type: ignore[method-assign]
+    target._forward = counted  # type: ignore[method-assign, assignment]
     tokens, _, steps = run(target, NoDrafter(), Limits(max_tokens=5))
     assert len(tokens) == 5
     assert len(started) == 2 + 5  # two of prefill, four steps, and one that was started and dropped

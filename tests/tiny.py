@@ -14,6 +14,7 @@ from mlx_lm.utils import _get_classes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from mlxspec.cost import CostCurve
 from mlxspec.engine import Engine
 from mlxspec.loading import Loaded
 from mlxspec.options import Options
@@ -191,7 +192,7 @@ def tiny_engine(drafter: Any = "none", model: nn.Module | None = None, tokenizer
     target = Target(model, context_length=context, max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
     if drafter != "none":
         target.probe()
-    return Engine(loaded, target, drafter, settings, lambda _: None)
+    return Engine(loaded, target, drafter, settings, lambda _: None, CostCurve.flat())
 
 
 def save_folder(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> Path:

@@ -15,7 +15,6 @@ import mlx.core as mx
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 
-
 CHANCE = {2: 0.55, 3: 0.68, 4: 0.74, 5: 0.75, 6: 0.76, 7: 0.8, 8: 0.82, 9: 0.84, 10: 0.86, 11: 0.9, 12: 0.93}
 """How often the next token is right after a match of so many tokens: 4,300 greedy tokens of SmolLM2-135M; where experience starts from."""
 
@@ -88,6 +87,7 @@ class LookupDrafter:
         tokens: list[int] = []
         parents: list[int] = []
         lengths: list[int] = []
+        chances: list[float] = []
         children: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for rank, (length, end) in enumerate(self._matches()[: 4 * width]):
             row, chance = -1, 1.0
@@ -105,9 +105,10 @@ class LookupDrafter:
                     tokens.append(token)
                     parents.append(row)
                     lengths.append(grown)
+                    chances.append(chance)
                     children[row][token] = known
                 row = known
-        return Proposal(tuple(tokens), tuple(parents)), tuple(lengths)
+        return Proposal(tuple(tokens), tuple(parents), values=tuple(chances)), tuple(lengths)
 
 
 class _Rate:

@@ -241,4 +241,5 @@ def _tree(steps: Sequence[Step], most: int, worth: float) -> tuple[Proposal, tup
             grow(step + 1, child, len(rows) - 1)
 
     grow(-1, 0, -1)
-    return Proposal(tuple(row[0] for row in rows), tuple(row[1] for row in rows)), tuple(row[2] for row in rows)
+    likely = tuple(row[2] for row in rows)
+    return Proposal(tuple(row[0] for row in rows), tuple(row[1] for row in rows), values=likely), likely

@@ -10,9 +10,11 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlxspec.cache import keep_rows, make_cache
-from mlxspec.errors import DrafterError
+from mlxspec.errors import DrafterError, RollbackError
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, whole
+
+FORWARDS = 64  # how many steps a recurrent small model can go back over
 
 
 class SmallDrafter:
@@ -35,13 +37,18 @@ class SmallDrafter:
                 raise DrafterError(
                     f"{name} cannot draft: its {type(layer).__name__} cannot drop rejected tokens. Pass --drafter lookup, or another small model."
                 )
+        self.read: list[int] = []  # what the cache holds
+        self.drafted = 0
         self.begin((), {}, 0)
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
-        self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits, forwards=64)
-        for start in range(0, len(prompt), self.chunk):
+        known = self._rewind_to(prompt) if reused and not self.drafted else 0
+        if not known:
+            self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits, forwards=FORWARDS)
+        for start in range(known, len(prompt), self.chunk):
             self.model(mx.array([prompt[start : start + self.chunk]], mx.uint32), cache=self.cache)
             mx.eval([layer.state for layer in self.cache])
+        self.read = list(prompt)
         self.unread: list[int] = []  # emitted, but not in the cache
         self.proposal = Proposal()
         self.drafted = 0  # rows 0 to drafted - 1 are the chain; the cache has read all but its last
@@ -50,7 +57,7 @@ class SmallDrafter:
         self.unread.append(token)
         width = min(context.width or self.width, context.sampler.vocab_size) if context.coupled else 1
         budget = context.rows or limit * width
-        self.drafted = min(limit, budget)
+        self.drafted = min(limit, budget, FORWARDS)
         drawn: list[mx.array] = []  # (width,) a step, the best first; not evaluated before the last is drawn
         probs: list[mx.array] | None = None if context.coupled else []
         feed = mx.array(self.unread, mx.uint32)
@@ -66,6 +73,7 @@ class SmallDrafter:
             drawn.append(tokens)
             feed = tokens[:1]
         if self.drafted:
+            self.read += self.unread
             self.unread = []
         self.proposal = _comb([[whole(token) for token in tokens] for tokens in drawn], probs, budget)
         return self.proposal
@@ -76,7 +84,18 @@ class SmallDrafter:
         followed = sum(row == step for step, row in enumerate(path))
         read = min(followed, self.drafted - 1)
         keep_rows(self.cache, self.drafted - 1, range(read))
+        self.read += self.proposal.tokens[:read]
+        self.drafted = 0
         self.unread = [self.proposal.tokens[row] for row in path[read:]]
+
+    def _rewind_to(self, prompt: Sequence[int]) -> int:
+        """Go back to the longest common prefix with a prompt; 0 where the cache cannot."""
+        common = next((i for i, (a, b) in enumerate(zip(self.read, prompt, strict=False)) if a != b), min(len(self.read), len(prompt)))
+        try:
+            keep_rows(self.cache, len(self.read) - common, ())
+        except RollbackError:
+            return 0
+        return common
 
     def _read(self, tokens: mx.array, vocab_size: int) -> mx.array:
         """Logits after the last of ``tokens``, (vocab_size,): a padded vocabulary is cut, a narrower one filled with -inf."""
@@ -97,7 +116,7 @@ def _comb(steps: Sequence[Sequence[int]], probs: Sequence[mx.array] | None, budg
     """The chain of first choices, rows 0 to n - 1, then the runners-up as leaves beside it, as far as the budget goes.
 
     >>> _comb([[5, 6], [7, 8]], None, 4)
-    Proposal(tokens=(5, 7, 6, 8), parents=(-1, 0, -1, 0), probs=None, rest=False)
+    Proposal(tokens=(5, 7, 6, 8), parents=(-1, 0, -1, 0), probs=None, values=None, rest=False)
     """
     leaves = [(token, step - 1) for step, tokens in enumerate(steps) for token in tokens[1:]][: budget - len(steps)]
     tokens = (*(tokens[0] for tokens in steps), *(token for token, _ in leaves))

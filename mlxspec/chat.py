@@ -1,0 +1,124 @@
+"""A conversation: keeps the caches of target and drafter over the turns, so that a turn reads only what is new. Knows no terminal."""
+
+from collections.abc import Callable, Generator
+from threading import Event as CancelEvent
+from typing import Any
+
+from mlxspec.engine import Engine
+from mlxspec.errors import UsageError
+from mlxspec.events import ChatEvent, Done, Notice, Text
+
+Message = dict[str, str]
+Events = Generator[ChatEvent, None, None]
+
+
+class Chat:
+    """Messages and the reply to the last of them. ``options`` are reply options that hold for every turn unless a turn says otherwise.
+
+    Whatever changes the history (edit, undo, regenerate) starts the next turn from the longest common prefix. Where the context is too small, the
+    oldest whole turns are dropped, the system prompt stays, and a Notice says so.
+    """
+
+    def __init__(self, engine: Engine, system: str | None = None, **options: Any) -> None:
+        self.engine = engine
+        self.options = options
+        self.system = system
+        self.messages: list[Message] = []
+        self.dropped = 0  # messages at the start that the model no longer sees
+        self._said: list[tuple[str, list[int]]] = []  # beginnings of the conversation as text and as the very tokens that were read and said
+
+    def send(self, text: str, **options: Any) -> Done:
+        """The whole reply to a user's message."""
+        return _done(self.stream(text, **options))
+
+    def stream(self, text: str, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
+        """Events of the reply to a user's message. A cancelled or closed reply keeps what it has."""
+        if not text.strip():
+            raise UsageError("The message is empty: give some text.")
+        self.messages.append({"role": "user", "content": text})
+        return self._reply(cancel, options)
+
+    def regenerate(self, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
+        """Another reply to the last user's message; without a seed, with a fresh one."""
+        if self.messages and self.messages[-1]["role"] == "assistant":
+            self.messages.pop()
+        if not self.messages:
+            raise UsageError("There is no message to reply to: send one.")
+        return self._reply(cancel, options)
+
+    def proceed(self, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
+        """Go on with the last reply where it stopped."""
+        if not self.messages or self.messages[-1]["role"] != "assistant" or not self._said:
+            raise UsageError("There is no reply to go on with: send a message.")
+        text, tokens = self._said[-1]
+        return self._events(tokens, text, self.messages[-1], cancel, options)
+
+    def edit(self, index: int, text: str) -> None:
+        """Replace the user's message ``index`` and drop what came after it; ``regenerate`` then answers it."""
+        if not 0 <= index < len(self.messages) or self.messages[index]["role"] != "user":
+            raise UsageError(f"Message {index} is none of the user's: give the index of one.")
+        self.messages[index:] = [{"role": "user", "content": text}]
+
+    def undo(self) -> None:
+        """Drop the last user's message and what came after it."""
+        while self.messages and self.messages.pop()["role"] != "user":
+            pass
+
+    def context_used(self) -> tuple[int, int | None]:
+        """Tokens in the conversation, and how many the model reads at most."""
+        return len(self._said[-1][1]) if self._said else 0, self.engine.target.context_length
+
+    def _reply(self, cancel: CancelEvent | None, options: dict[str, Any]) -> Events:
+        tokens, text, dropped = self._fit({**self.options, **options})
+        if dropped > self.dropped:
+            limit = self.engine.target.context_length
+            yield Notice(f"The context of {limit} tokens is full: the oldest {dropped // 2} turns are no longer seen by the model.")
+        self.dropped = dropped
+        reply: Message = {"role": "assistant", "content": ""}
+        self.messages.append(reply)
+        yield from self._events(tokens, text, reply, cancel, options)
+
+    def _events(self, tokens: list[int], text: str, reply: Message, cancel: CancelEvent | None, options: dict[str, Any]) -> Events:
+        emitted: list[int] = []
+        stop = frozenset(self.engine.tokenizer.eos_token_ids)
+        before = reply["content"]
+        self._said = [(said, of) for said, of in self._said if text.startswith(said) and said != text] + [(text, tokens)]
+        try:
+            for event in self.engine.stream(tokens, cancel=cancel, reuse=True, **{**self.options, **options}):
+                if isinstance(event, Done):
+                    reply["content"] = before + event.text
+                elif isinstance(event, Text):
+                    reply["content"] += event.text
+                    emitted += [token for token in event.step.tokens if token not in stop] if event.step is not None else []
+                yield event
+        finally:
+            self._said.append((text + reply["content"][len(before) :], [*tokens, *emitted]))
+
+    def _fit(self, options: dict[str, Any]) -> tuple[list[int], str, int]:
+        """The prompt of the next reply, its text, and how many of the oldest messages had to be left out."""
+        limit = self.engine.target.context_length
+        wanted = options.get("max_tokens", 512)
+        dropped = self.dropped if self.dropped < len(self.messages) else 0
+        while True:
+            tokens, text = self._prompt(self.messages[dropped:])
+            room = (limit or 0) - len(tokens)
+            if limit is None or room >= min(max(wanted, 64), limit // 4) or dropped + 2 >= len(self.messages):
+                return tokens, text, dropped
+            dropped += 2  # a user's message and the reply to it
+
+    def _prompt(self, messages: list[Message]) -> tuple[list[int], str]:
+        """Tokens and text of a conversation: what was read and said is taken as it was, and only the rest is encoded."""
+        system = [{"role": "system", "content": self.system}] if self.system is not None else []
+        text = self.engine.render([*system, *messages], self.options.get("chat_template_config"))
+        encode: Callable[[str], list[int]] = lambda part: list(self.engine.tokenizer.encode(part, add_special_tokens=False))  # noqa: E731
+        known, tokens = next(((said, of) for said, of in reversed(self._said) if text.startswith(said)), ("", []))
+        return [*tokens, *encode(text[len(known) :])], text
+
+
+def _done(events: Events) -> Done:
+    done = None
+    for event in events:
+        if isinstance(event, Done):
+            done = event
+    assert done is not None
+    return done

@@ -1,0 +1,131 @@
+"""What a round costs on this machine: seconds of a forward by rows and context, measured once, kept on disk, and refined from live rounds.
+
+Rows are not free and not linear: there are cliffs at 2, 4, 8 or 16 rows that differ per chip, quantisation and context, so nothing is smoothed.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from mlxspec.cache import keep_rows
+from mlxspec.paths import cache_dir, private
+from mlxspec.proposal import Proposal
+from mlxspec.sampling import Sampler
+from mlxspec.target import Target
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
+FAR = 768  # tokens of context at which the slope is measured
+RATE = 0.1  # how fast live rounds move the curve
+
+
+class CostCurve:
+    """Seconds of one forward of the target: ``base[rows]`` at an empty context plus ``slope[rows]`` a token of it, straight lines between."""
+
+    def __init__(self, rows: Sequence[int], base: Sequence[float], slope: Sequence[float]) -> None:
+        self.rows = tuple(rows)
+        self.base = list(base)
+        self.slope = list(slope)
+
+    @classmethod
+    def flat(cls) -> "CostCurve":
+        """A memory-bound machine that was never measured: every row adds a twentieth of the first."""
+        return cls(ROWS, [0.02 * (1 + 0.05 * (rows - 1)) for rows in ROWS], [0.0] * len(ROWS))
+
+    def seconds(self, rows: int, context: int) -> float:
+        """The cost of a forward of ``rows`` rows after ``context`` tokens."""
+        return self._at(self.base, rows) + context * self._at(self.slope, rows)
+
+    def see(self, rows: int, context: int, seconds: float) -> None:
+        """A live round took so long: move the nearest measured rows a little towards it. Rounds that were held up (threefold) are not believed."""
+        expected = self.seconds(rows, context)
+        if 0 < seconds < 3 * expected:
+            nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
+            self.base[nearest] *= 1 + RATE * (seconds / expected - 1)
+
+    def _at(self, values: Sequence[float], rows: int) -> float:
+        right = next((i for i, measured in enumerate(self.rows) if measured >= rows), len(self.rows) - 1)
+        left = max(0, right - 1)
+        if self.rows[right] <= rows or left == right:
+            return values[right] * max(1.0, rows / self.rows[right])
+        share = (rows - self.rows[left]) / (self.rows[right] - self.rows[left])
+        return values[left] + share * (values[right] - values[left])
+
+
+def measured(target: Target, digest: str, folder: Path | None = None) -> tuple[CostCurve, bool]:
+    """The curve of a target on this machine: from disk, or measured now (a few seconds) and kept; and whether it was measured now."""
+    path = (folder or cache_dir() / "cost") / f"{_key(target, digest)}.json"
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        return CostCurve(stored["rows"], stored["base"], stored["slope"]), False
+    except (OSError, ValueError, KeyError, TypeError):
+        curve = measure(target)
+        save(curve, path)
+        return curve, True
+
+
+def measure(target: Target, repeats: int = 3) -> CostCurve:
+    """Time forwards of chains at a short and at a long context, on a cache of their own."""
+    with target.scratch():
+        near = _times(target, 32, ROWS, repeats)
+        far = min(FAR, (target.context_length or FAR + 64) - 64)
+        few = (1, 8, 32)
+        slope = [0.0] * len(few)
+        if far > 64:
+            late = _times(target, far, few, repeats)
+            slope = [max(0.0, (t - near[ROWS.index(rows)]) / (far - 32)) for rows, t in zip(few, late, strict=True)]
+    lines = CostCurve(few, slope, slope)
+    slopes = [lines._at(slope, rows) for rows in ROWS]
+    return CostCurve(ROWS, [t - 32 * s for t, s in zip(near, slopes, strict=True)], slopes)
+
+
+def save(curve: CostCurve, path: Path) -> None:
+    """Keep a curve; where the disk refuses, it is measured again next time."""
+    with suppress(OSError):
+        private(path.parent)
+        handle, fresh = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"rows": curve.rows, "base": curve.base, "slope": curve.slope}, file)
+        os.replace(fresh, path)
+
+
+def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> list[float]:
+    for _ in target.prefill([i % target.vocab_size for i in range(context)]):
+        pass
+    quiet = Sampler(target.vocab_size).at([0])
+    times: dict[int, list[float]] = {rows: [] for rows in grid}
+    for turn in range(repeats + 1):
+        for rows in grid:
+            started = time.perf_counter()
+            mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
+            if turn:  # the first turn warms up
+                times[rows].append(time.perf_counter() - started)
+            keep_rows(target.cache, rows, ())
+    return [statistics.median(times[rows]) for rows in grid]
+
+
+def _key(target: Target, digest: str) -> str:
+    device: Any = mx.device_info()
+    weights: Any = tree_flatten(target.model.parameters())
+    about = (
+        digest,
+        sorted({str(array.dtype) for _, array in weights}),
+        target.kv_bits,
+        target.max_kv_size,
+        platform.machine(),
+        str(device.get("device_name") or platform.processor()),
+        version("mlx"),
+        os.environ.get("LD_PRELOAD", ""),
+    )
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]

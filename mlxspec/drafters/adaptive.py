@@ -1,0 +1,220 @@
+"""Who drafts, how far, and how many rows: what promises the most tokens a second, by the drafters' chances, their record, and the cost curve.
+
+A wrapper around other drafters that reads feedback and cost and nothing else. When drafting loses time it pauses, and tries again now and then.
+Source of the rule: SpecDec++ (2405.19715) and EAGLE-2 (2406.16858) stop by confidence; here confidence is weighed against
+this machine's cost of a row.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from mlxspec.cost import CostCurve
+from mlxspec.drafters import Drafter
+from mlxspec.proposal import Proposal
+from mlxspec.sampling import Context
+
+MEMORY = 0.08  # weight of the latest round in running means
+PATIENCE = 6  # rounds that lose time before a pause
+SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
+TRIAL = 2  # rounds tried after a pause
+
+
+class AdaptiveDrafter:
+    """Asks the drafters that cost nothing first, and the last one where it promises more.
+
+    Under ``coupled`` the rows least likely to be reached are cut; under ``ratio`` sampled rows never are, since that would bend the law.
+    """
+
+    def __init__(self, members: Sequence[Drafter], cost: CostCurve, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.members = [Member(drafter) for drafter in members]
+        self.cost = cost
+        self.taps: tuple[str, ...] = tuple(dict.fromkeys(tap for drafter in members for tap in drafter.taps))
+        self.depth = max(drafter.depth for drafter in members)
+        self.name = members[-1].name
+        self.state = "on"
+        self.reason: str | None = None
+        self.pause = SHORTEST
+        self.resting = 0  # rounds left of a pause
+        self.lost = 0  # rounds in a row, more or less, that lost time
+        self.gain = 1.0  # tokens a second against plain decoding, a running mean
+
+    def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
+        for member in self.members:
+            member.drafter.begin(prompt, hidden, reused)
+
+    def propose(self, token: int, limit: int, context: Context) -> Proposal:
+        self.token, self.context = token, context
+        self.offers: dict[int, Proposal] = {}
+        self.spent = 0.0
+        self.chosen: int | None = None
+        proposal = self._rest() if self.resting else self._best(token, limit, context)
+        self.proposal = proposal
+        self.name = self.members[-1 if self.chosen is None else self.chosen].drafter.name
+        self.proposed = self.clock()
+        return proposal
+
+    def accept(self, path: Sequence[int], token: int, hidden: dict[str, mx.array]) -> None:
+        seconds = self.clock() - self.proposed
+        context = self.context.position
+        self.cost.see(1 + len(self.proposal), context, seconds)
+        said = [*(self.proposal.tokens[row] for row in path), token]
+        rows = [0, *(row + 1 for row in path)]
+        for i, member in enumerate(self.members):
+            offer = self.offers.get(i)
+            if offer is None:
+                offer = member.drafter.propose(self.token, 0, self.context)
+            _tell(member.drafter, offer, said, {tap: value[mx.array(rows)] for tap, value in hidden.items()} if hidden else {}, self.context)
+        if self.chosen is not None:
+            self.members[self.chosen].learn(self.offers[self.chosen], self.proposal, path, self.spent + seconds)
+            self._weigh(len(said), self.spent + seconds, self.cost.seconds(1, context))
+
+    def _rest(self) -> Proposal:
+        self.resting -= 1
+        if not self.resting:
+            self.lost = PATIENCE - TRIAL
+        return Proposal(rest=self.resting > 0)
+
+    def _best(self, token: int, limit: int, context: Context) -> Proposal:
+        best, best_rate = Proposal(), 1 / self.cost.seconds(1, context.position)
+        for i, member in enumerate(self.members):
+            last = i == len(self.members) - 1
+            if last and len(self.members) > 1 and best_rate >= member.rate(self.cost, context.position):
+                break
+            started = self.clock()
+            offer = self.offers[i] = member.drafter.propose(token, member.reach(limit, self.cost, context.position), context)
+            spent = self.clock() - started
+            member.took(spent, offer)
+            self.spent += spent
+            proposal, rate = member.cut(offer, self.cost, context, self.spent)
+            if (last and len(offer)) or rate > best_rate:
+                best, best_rate, self.chosen = proposal, rate, i
+        return best
+
+    def _weigh(self, tokens: int, seconds: float, plain: float) -> None:
+        """Pause where drafting has lost time for a while."""
+        self.gain += MEMORY * 2 * (tokens * plain / seconds - self.gain)
+        if tokens * plain >= seconds:
+            self.lost = max(0, self.lost - 2)
+            if self.gain > 1:
+                self.state, self.reason, self.pause = "on", None, SHORTEST
+            return
+        self.lost += 1
+        if self.lost >= PATIENCE and self.gain < 1:
+            self.state = "paused"
+            self.reason = f"drafting was slower than plain decoding ({self.gain:.2f} x); tried again every {self.pause} rounds"
+            self.resting, self.pause = self.pause, min(2 * self.pause, LONGEST)
+
+
+class Member:
+    """A drafter with what was learnt of it: acceptance by depth, how far its own chances can be believed, its time a step."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.survival = [0.7**depth for depth in range(1, drafter.depth + 1)]  # chance that the draft is right down to each depth
+        self.hoped, self.got = 2.0, 2.0  # sums of chances and of accepted rows, fading
+        self.step = 0.0  # seconds of a step of drafting
+        self.rows = 1.0  # rows offered a step
+        self.emitted, self.seconds = 0.0, 0.0  # of its rounds, fading
+
+    def rate(self, cost: CostCurve, context: int) -> float:
+        """Tokens a second to expect of a round of its own."""
+        if self.seconds > 0:
+            return self.emitted / self.seconds
+        depth = len(self.survival)
+        return (1 + sum(self.survival)) / (depth * self.step + cost.seconds(1 + depth, context))
+
+    def reach(self, limit: int, cost: CostCurve, context: int) -> int:
+        """How far to draft: what was accepted at each depth against the time of a step and of its rows."""
+        best, best_rate, hope = min(1, limit), 0.0, 1.0
+        for depth, chance in enumerate(self.survival[:limit], 1):
+            hope += chance
+            rate = hope / (depth * self.step + cost.seconds(1 + round(depth * self.rows), context))
+            if rate >= best_rate:
+                best, best_rate = depth, rate
+        return best
+
+    def took(self, seconds: float, offer: Proposal) -> None:
+        depth = max(offer.depths, default=0)
+        if depth:
+            self.step += 0.2 * (seconds / depth - self.step) if self.step else seconds / depth
+            self.rows += 0.2 * (len(offer) / depth - self.rows)
+
+    def cut(self, offer: Proposal, cost: CostCurve, context: Context, spent: float) -> tuple[Proposal, float]:
+        """The rows worth their cost, and the tokens a second that promises."""
+        trust = min(1.3, max(0.3, self.got / self.hoped))
+        chances = [min(1.0, trust * chance) for chance in self.chances(offer)]
+        order = sorted(range(len(offer)), key=lambda row: -chances[row])
+        fixed = offer.probs is not None
+        best, best_rate, hope = 0, 0.0, 1.0
+        for rows in range(len(offer) + 1):
+            hope += chances[order[rows - 1]] if rows else 0.0
+            rate = hope / (spent + cost.seconds(1 + rows, context.position))
+            if rate > best_rate or (fixed and rows == len(offer)):
+                best, best_rate = rows, rate
+        return _only(offer, sorted(order[:best])), best_rate
+
+    def chances(self, offer: Proposal) -> Sequence[float]:
+        """How likely each row is reached and right: the drafter's own word, or else its record at that depth (siblings share what is left)."""
+        if offer.values is not None:
+            return offer.values
+        chances: list[float] = []
+        firsts: set[int] = set()
+        for row, (parent, depth) in enumerate(zip(offer.parents, offer.depths, strict=True)):
+            above = chances[parent] if parent >= 0 else 1.0
+            record = self.survival[min(depth, len(self.survival)) - 1] / (self.survival[depth - 2] if 1 < depth <= len(self.survival) else 1.0)
+            chances.append(above * (record if parent not in firsts else 0.25 * (1 - record)))
+            firsts.add(parent)
+            assert row == len(chances) - 1
+        return chances
+
+    def learn(self, offer: Proposal, verified: Proposal, path: Sequence[int], seconds: float) -> None:
+        depths = verified.depths
+        deepest = max(depths, default=0)
+        for depth in range(1, min(deepest, len(self.survival)) + 1):
+            self.survival[depth - 1] += MEMORY * ((len(path) >= depth) - self.survival[depth - 1])
+        for depth in range(deepest + 1, len(self.survival) + 1):  # not tried: no better than one shallower goes on
+            if depth >= 2:
+                ratio = self.survival[depth - 2] / (self.survival[depth - 3] if depth >= 3 else 1.0)
+                self.survival[depth - 1] = min(self.survival[depth - 2], self.survival[depth - 2] * max(ratio, 0.05))
+        if verified.values is not None:
+            self.hoped += MEMORY * (10 * sum(verified.values) - self.hoped) if len(verified) else 0.0
+            self.got += MEMORY * (10 * len(path) - self.got) if len(verified) else 0.0
+        self.emitted += MEMORY * (1 + len(path) - self.emitted) if self.seconds else 1 + len(path)
+        self.seconds += MEMORY * (seconds - self.seconds) if self.seconds else seconds
+        assert len(offer) >= len(verified)
+
+
+def _only(offer: Proposal, rows: Sequence[int]) -> Proposal:
+    """The rows alone; each has its parent among them."""
+    if len(rows) == len(offer):
+        return offer
+    place = {-1: -1, **{row: i for i, row in enumerate(rows)}}
+    return Proposal(
+        tuple(offer.tokens[row] for row in rows),
+        tuple(place[offer.parents[row]] for row in rows),
+        None if offer.probs is None else [offer.probs[row] for row in rows],
+        None if offer.values is None else tuple(offer.values[row] for row in rows),
+    )
+
+
+def _tell(drafter: Drafter, offer: Proposal, said: Sequence[int], hidden: dict[str, mx.array], context: Context) -> None:
+    """Tell a drafter what was said after its offer: its rows that agree were accepted, the rest came as in rounds without drafts.
+
+    ``hidden`` has the row from which each token of ``said`` was drawn.
+    """
+    path: list[int] = []
+    for token in said[:-1]:
+        child = offer.child(path[-1] if path else -1, token)
+        if child is None:
+            break
+        path.append(child)
+    places = [0] * (1 + len(offer))
+    for i, row in enumerate(path):
+        places[row + 1] = i + 1
+    drafter.accept(path, said[len(path)], {tap: value[mx.array(places)] for tap, value in hidden.items()})
+    for i in range(len(path), len(said) - 1):
+        drafter.propose(said[i], 0, context)
+        drafter.accept((), said[i + 1], {tap: value[i + 1 : i + 2] for tap, value in hidden.items()})

@@ -1,0 +1,184 @@
+"""Adaptive drafting: the same text, rows by cost, a pause where drafting loses, drafters in step whoever was asked."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mlxspec.accept import POLICIES
+from mlxspec.cost import CostCurve, measured, save
+from mlxspec.decode import Limits, decode
+from mlxspec.drafters import NoDrafter
+from mlxspec.drafters.adaptive import AdaptiveDrafter, Member
+from mlxspec.drafters.lookup import LookupDrafter
+from mlxspec.drafters.small import SmallDrafter
+from mlxspec.events import Step
+from mlxspec.proposal import Proposal
+from mlxspec.sampling import Context, Sampler
+from mlxspec.target import Target
+from tests.tiny import VOCAB, tiny_engine, tiny_model
+
+PROMPT = [10, 20, 30, 10, 20, 40, 10, 20, 30, 10]
+
+
+class Noise:
+    """Proposes what it likes, with confidence."""
+
+    name = "noise"
+    taps: tuple[str, ...] = ()
+    depth = 4
+
+    def __init__(self, clock: "Clock | None" = None) -> None:
+        self.rng = random.Random(1)
+        self.calls = 0
+        self.clock = clock
+
+    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
+        pass
+
+    def propose(self, token: int, limit: int, context: Context) -> Proposal:
+        self.calls += limit > 0
+        if self.clock is not None:
+            self.clock.now += 0.004 * limit
+        return Proposal.chain([self.rng.randrange(VOCAB) for _ in range(min(limit, 4))])
+
+    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
+        pass
+
+
+class Clock:
+    """Time that passes as the cost curve says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedTarget(Target):
+    clock = Clock()
+
+    def run(self, token: int, proposal: Proposal, taps: Sequence[str], context: Context) -> Any:
+        self.clock.now += CostCurve.flat().seconds(1 + len(proposal), 0)
+        return super().run(token, proposal, taps, context)
+
+
+def run(target: Target, drafter: Any, tokens: int, **setting: Any) -> tuple[list[int], list[Step]]:
+    loop = decode(target, drafter, POLICIES["coupled"], Sampler(VOCAB, **setting), PROMPT, Limits(max_tokens=tokens))
+    steps = [event for event in loop if isinstance(event, Step)]
+    return [t for step in steps for t in step.tokens], steps
+
+
+@pytest.mark.parametrize("setting", [{}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=str)
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "falcon_h1"])
+def test_several_drafters_say_what_plain_decoding_says(family: str, setting: dict[str, Any]) -> None:
+    """Whoever is asked in a round, and however its rows are cut."""
+    target = Target(tiny_model(family))
+    target.probe()
+    plain, _ = run(target, NoDrafter(), 60, **setting)
+    members = [LookupDrafter(), SmallDrafter(tiny_model(family))]
+    text, steps = run(target, AdaptiveDrafter(members, CostCurve.flat()), 60, **setting)
+    assert text == plain
+    assert sum(len(step.path) for step in steps) > 20
+    assert {step.drafter for step in steps[1:]} <= {"lookup", "small"}
+
+
+def test_every_member_stays_in_step() -> None:
+    """After any mixture of rounds each member proposes what a fresh one on the same history would."""
+    target = Target(tiny_model())
+    small = SmallDrafter(tiny_model(seed=3))
+    adaptive = AdaptiveDrafter([LookupDrafter(), small], CostCurve.flat())
+    text, _ = run(target, adaptive, 50, temperature=0.8, seed=2)
+    fresh = SmallDrafter(tiny_model(seed=3))
+    fresh.begin([*PROMPT, *text[:-1]], {}, 0)
+    context = Sampler(VOCAB, temperature=0.8, seed=2).at([*PROMPT, *text])
+    assert small.propose(text[-1], 4, context) == fresh.propose(text[-1], 4, context)
+
+
+def test_noise_is_paused_within_twelve_rounds_and_tried_again() -> None:
+    """On a clock that runs by the cost curve: 256 tokens take at most a twentieth longer than plain decoding."""
+    target = TimedTarget(tiny_model())
+    target.clock = clock = Clock()
+    noise = Noise(clock)
+    adaptive = AdaptiveDrafter([noise], CostCurve.flat(), clock)
+    text, steps = run(target, adaptive, 257)
+    assert text == run(Target(tiny_model()), NoDrafter(), 257)[0]
+    drafted = [i for i, step in enumerate(steps[1:], 1) if step.proposal]
+    assert drafted[0] == 1 and not [i for i in drafted if 12 <= i < 24]
+    assert clock.now <= 256 * 0.02 / 0.95
+    assert adaptive.state == "paused"
+    assert adaptive.reason is not None and "slower than plain" in adaptive.reason
+    assert 6 <= noise.calls <= 20
+
+
+def test_rows_follow_the_cost() -> None:
+    """The same chances on a machine where rows are nearly free, and on one where eight cost as eight."""
+    offer = Proposal((1, 2, 3, 4, 5), (-1, 0, 1, -1, 3), values=(0.8, 0.6, 0.4, 0.15, 0.05))
+    context = Sampler(VOCAB).at([0])
+    rows = range(1, 9)
+    cheap = CostCurve(rows, [1 + 0.01 * r for r in rows], [0.0] * 8)
+    dear = CostCurve(rows, [float(r) for r in rows], [0.0] * 8)
+    cliff = CostCurve(rows, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0], [0.0] * 8)
+    member = Member(LookupDrafter())
+    assert len(member.cut(offer, cheap, context, 0.0)[0]) == 5
+    assert len(member.cut(offer, dear, context, 0.0)[0]) == 0
+    assert member.cut(offer, cliff, context, 0.0)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
+
+
+def test_sampled_rows_are_never_cut() -> None:
+    """Under ratio, dropping a token for its own probability would bend the law."""
+    offer = Proposal.chain((1, 2), [None, None])
+    dear = CostCurve((1, 2, 3), [1.0, 50.0, 90.0], [0.0] * 3)
+    assert Member(LookupDrafter()).cut(offer, dear, Sampler(VOCAB).at([0]), 0.0)[0] is offer
+
+
+def test_depth_follows_what_was_accepted() -> None:
+    member = Member(SmallDrafter(tiny_model()))
+    member.step = 0.1
+    curve = CostCurve(range(1, 9), [1 + 0.05 * r for r in range(8)], [0.0] * 8)
+    for _ in range(80):
+        member.learn(Proposal.chain((1, 2, 3, 4)), Proposal.chain((1, 2, 3, 4)), (0, 1, 2, 3), 1.0)
+    assert member.reach(8, curve, 0) == 4
+    for _ in range(80):
+        member.learn(Proposal.chain((1, 2, 3, 4)), Proposal.chain((1, 2, 3, 4)), (), 1.0)
+    assert member.reach(8, curve, 0) == 1
+
+
+def test_options_choose_between_fixed_adaptive_and_none() -> None:
+    engine = tiny_engine("lookup")
+    text = "one two one two one two one two one"
+    fixed = engine.generate(text, temperature=0, max_tokens=30, draft_tokens=3)
+    assert fixed.stats["speculation"] == "on"
+    assert max(fixed.stats["accepted_by_depth"], default=0) >= 0 and len(fixed.stats["accepted_by_depth"]) <= 3
+    assert engine.generate(text, temperature=0, max_tokens=30, draft_tokens=0).stats["drafted"] == 0
+    assert engine.generate(text, temperature=0, max_tokens=30).tokens == fixed.tokens
+
+
+def test_cost_curve_between_and_beyond_what_was_measured() -> None:
+    curve = CostCurve((1, 2, 4), [1.0, 1.2, 2.0], [0.0, 0.0, 0.01])
+    assert [curve.seconds(r, 0) for r in (1, 2, 3, 4)] == pytest.approx([1.0, 1.2, 1.6, 2.0])
+    assert curve.seconds(8, 0) == pytest.approx(4.0)
+    assert curve.seconds(4, 100) == pytest.approx(3.0)
+
+
+def test_live_rounds_move_the_curve_and_hiccups_do_not() -> None:
+    curve = CostCurve((1, 2), [1.0, 2.0], [0.0, 0.0])
+    for _ in range(60):
+        curve.see(2, 0, 2.6)
+        curve.see(1, 0, 50.0)
+    assert curve.seconds(2, 0) == pytest.approx(2.6, rel=0.01)
+    assert curve.seconds(1, 0) == 1.0
+
+
+def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
+    target = Target(tiny_model(), context_length=512)
+    target.tokens = [1, 2]
+    curve, fresh = measured(target, "digest", tmp_path)
+    assert fresh and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
+    again, fresh = measured(target, "digest", tmp_path)
+    assert not fresh and again.base == curve.base
+    next(tmp_path.glob("*.json")).write_text("{")
+    assert measured(target, "digest", tmp_path)[1]
+    save(curve, tmp_path / "file.json" / "impossible" / "x.json")
