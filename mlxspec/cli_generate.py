@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mlxspec import __version__, config, exchange, prompts
 from mlxspec.arguments import Parser, flag, read_value
@@ -149,7 +149,7 @@ def reply(request: Request, engine: "Engine", terminal: Terminal, trace: TraceWr
     if trace is not None and asked.get("seed") is None:
         asked["seed"] = secrets.randbits(32)  # so that a trace says it in its first line
     done, read = None, 0
-    with interruptible() as cancel, closing(cast("Events", engine.stream(prompt, cancel=cancel, **asked))) as events:
+    with interruptible() as cancel, closing(engine.stream(prompt, cancel=cancel, **asked)) as events:
         for event in events:
             if isinstance(event, Prefill):
                 read = event.total
