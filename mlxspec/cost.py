@@ -25,8 +25,8 @@ from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler
 from mlxspec.target import Target
 
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
-FAR = 768  # tokens of context at which the slope is measured
+ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
+FAR = 512  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 
 
@@ -75,7 +75,7 @@ def measured(target: Target, digest: str, folder: Path | None = None) -> tuple[C
         return curve, True
 
 
-def measure(target: Target, repeats: int = 3) -> CostCurve:
+def measure(target: Target, repeats: int = 2) -> CostCurve:
     """Time forwards of chains at a short and at a long context, on a cache of their own."""
     with target.scratch():
         near = _times(target, 32, ROWS, repeats)

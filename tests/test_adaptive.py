@@ -122,16 +122,16 @@ def test_rows_follow_the_cost() -> None:
     dear = CostCurve(rows, [float(r) for r in rows], [0.0] * 8)
     cliff = CostCurve(rows, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0], [0.0] * 8)
     member = Member(LookupDrafter())
-    assert len(member.cut(offer, cheap, context, 0.0)[0]) == 5
-    assert len(member.cut(offer, dear, context, 0.0)[0]) == 0
-    assert member.cut(offer, cliff, context, 0.0)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
+    assert len(member.cut(offer, 1.0, cheap, context, 0.0)[0]) == 5
+    assert len(member.cut(offer, 1.0, dear, context, 0.0)[0]) == 0
+    assert member.cut(offer, 1.0, cliff, context, 0.0)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
 
 
 def test_sampled_rows_are_never_cut() -> None:
     """Under ratio, dropping a token for its own probability would bend the law."""
     offer = Proposal.chain((1, 2), [None, None])
     dear = CostCurve((1, 2, 3), [1.0, 50.0, 90.0], [0.0] * 3)
-    assert Member(LookupDrafter()).cut(offer, dear, Sampler(VOCAB).at([0]), 0.0)[0] is offer
+    assert Member(LookupDrafter()).cut(offer, 1.0, dear, Sampler(VOCAB).at([0]), 0.0)[0] is offer
 
 
 def test_depth_follows_what_was_accepted() -> None:
@@ -139,11 +139,11 @@ def test_depth_follows_what_was_accepted() -> None:
     member.step = 0.1
     curve = CostCurve(range(1, 9), [1 + 0.05 * r for r in range(8)], [0.0] * 8)
     for _ in range(80):
-        member.learn(Proposal.chain((1, 2, 3, 4)), Proposal.chain((1, 2, 3, 4)), (0, 1, 2, 3), 1.0)
-    assert member.reach(8, curve, 0) == 4
+        member.learn(Proposal.chain((1, 2, 3, 4)), (0, 1, 2, 3), 1.0)
+    assert member.reach(8, 1.0, curve, 0) == 4
     for _ in range(80):
-        member.learn(Proposal.chain((1, 2, 3, 4)), Proposal.chain((1, 2, 3, 4)), (), 1.0)
-    assert member.reach(8, curve, 0) == 1
+        member.learn(Proposal.chain((1, 2, 3, 4)), (), 1.0)
+    assert member.reach(8, 1.0, curve, 0) == 1
 
 
 def test_options_choose_between_fixed_adaptive_and_none() -> None:

@@ -66,7 +66,7 @@ def test_the_examples_in_the_docstrings() -> None:
         ([1, 2, 3, 4], ()),  # nothing was seen before
         ([5], ()),
         ([7, 8, 1, 7, 8], (1, 7, 8)),
-        ([4, 4, 4, 4], (4, 4)),  # a run
+        ([4, 4, 4, 4], (4, 4, 4)),  # a run: its first 4 is followed by all the others
         ([1, 2, 3, 9, 0, 2, 3, 8, 1, 2, 3], (9, 0, 2, 3, 8, 1, 2, 3)),  # 1 2 3 is a longer match than 2 3, though older
     ],
 )
@@ -137,7 +137,7 @@ def test_lookup_looks_further_where_copying_pays_and_stops_where_it_does_not() -
         return offered
 
     good, bad = rows_offered(True), rows_offered(False)
-    assert good[0] == bad[0] == 2  # 0.5 and 0.25 are worth a row, 0.125 is not
+    assert good[0] == bad[0] == 3  # 0.5, 0.25 and 0.125 are worth a row, 0.06 is not
     assert good[-1] == 10 and bad[-1] == 0
 
 

@@ -5,6 +5,7 @@ Source of the rule: SpecDec++ (2405.19715) and EAGLE-2 (2406.16858) stop by conf
 this machine's cost of a row.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -16,7 +17,9 @@ from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 
 MEMORY = 0.08  # weight of the latest round in running means
+SLOW = 0.02  # the same for what needs many rounds to be known
 PATIENCE = 6  # rounds that lose time before a pause
+LOSS = 0.92  # of plain decoding's tokens a second, in a running mean: below this it is no accident
 SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
 TRIAL = 2  # rounds tried after a pause
 
@@ -40,6 +43,7 @@ class AdaptiveDrafter:
         self.resting = 0  # rounds left of a pause
         self.lost = 0  # rounds in a row, more or less, that lost time
         self.gain = 1.0  # tokens a second against plain decoding, a running mean
+        self.tokens, self.seconds = 1.0, cost.seconds(1, 0) / 1.2  # of a round, running means
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
         for member in self.members:
@@ -68,7 +72,11 @@ class AdaptiveDrafter:
                 offer = member.drafter.propose(self.token, 0, self.context)
             _tell(member.drafter, offer, said, {tap: value[mx.array(rows)] for tap, value in hidden.items()} if hidden else {}, self.context)
         if self.chosen is not None:
-            self.members[self.chosen].learn(self.offers[self.chosen], self.proposal, path, self.spent + seconds)
+            self.members[self.chosen].learn(self.proposal, path, self.spent + seconds)
+        if not self.resting:
+            self.tokens += SLOW * (len(said) - self.tokens)
+            self.seconds += SLOW * (self.spent + seconds - self.seconds)
+        if self.chosen is not None:
             self._weigh(len(said), self.spent + seconds, self.cost.seconds(1, context))
 
     def _rest(self) -> Proposal:
@@ -78,19 +86,20 @@ class AdaptiveDrafter:
         return Proposal(rest=self.resting > 0)
 
     def _best(self, token: int, limit: int, context: Context) -> Proposal:
-        best, best_rate = Proposal(), 1 / self.cost.seconds(1, context.position)
+        pace = self.tokens / self.seconds
+        best, best_worth = Proposal(), 1 - pace * self.cost.seconds(1, context.position)
         for i, member in enumerate(self.members):
             last = i == len(self.members) - 1
-            if last and len(self.members) > 1 and best_rate >= member.rate(self.cost, context.position):
+            if last and len(self.members) > 1 and best_worth >= member.expected(pace, self.cost, context.position):
                 break
             started = self.clock()
-            offer = self.offers[i] = member.drafter.propose(token, member.reach(limit, self.cost, context.position), context)
+            offer = self.offers[i] = member.drafter.propose(token, member.reach(limit, pace, self.cost, context.position), context)
             spent = self.clock() - started
             member.took(spent, offer)
             self.spent += spent
-            proposal, rate = member.cut(offer, self.cost, context, self.spent)
-            if (last and len(offer)) or rate > best_rate:
-                best, best_rate, self.chosen = proposal, rate, i
+            proposal, worth = member.cut(offer, pace, self.cost, context, self.spent)
+            if (last and len(offer)) or worth > best_worth:
+                best, best_worth, self.chosen = proposal, worth, i
         return best
 
     def _weigh(self, tokens: int, seconds: float, plain: float) -> None:
@@ -102,7 +111,7 @@ class AdaptiveDrafter:
                 self.state, self.reason, self.pause = "on", None, SHORTEST
             return
         self.lost += 1
-        if self.lost >= PATIENCE and self.gain < 1:
+        if self.lost >= PATIENCE and self.gain < LOSS:
             self.state = "paused"
             self.reason = f"drafting was slower than plain decoding ({self.gain:.2f} x); tried again every {self.pause} rounds"
             self.resting, self.pause = self.pause, min(2 * self.pause, LONGEST)
@@ -114,26 +123,26 @@ class Member:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.survival = [0.7**depth for depth in range(1, drafter.depth + 1)]  # chance that the draft is right down to each depth
-        self.hoped, self.got = 2.0, 2.0  # sums of chances and of accepted rows, fading
+        self.hoped, self.got = 1.0, 1.0  # sums of chances and of accepted rows, fading
         self.step = 0.0  # seconds of a step of drafting
         self.rows = 1.0  # rows offered a step
         self.emitted, self.seconds = 0.0, 0.0  # of its rounds, fading
 
-    def rate(self, cost: CostCurve, context: int) -> float:
-        """Tokens a second to expect of a round of its own."""
+    def expected(self, pace: float, cost: CostCurve, context: int) -> float:
+        """What a round of its own is worth: the tokens it gives less those that its time would give at the pace of late."""
         if self.seconds > 0:
-            return self.emitted / self.seconds
+            return self.emitted - pace * self.seconds
         depth = len(self.survival)
-        return (1 + sum(self.survival)) / (depth * self.step + cost.seconds(1 + depth, context))
+        return 1 + sum(self.survival) - pace * (depth * self.step + cost.seconds(1 + depth, context))
 
-    def reach(self, limit: int, cost: CostCurve, context: int) -> int:
+    def reach(self, limit: int, pace: float, cost: CostCurve, context: int) -> int:
         """How far to draft: what was accepted at each depth against the time of a step and of its rows."""
-        best, best_rate, hope = min(1, limit), 0.0, 1.0
+        best, best_worth, hope = min(1, limit), -math.inf, 1.0
         for depth, chance in enumerate(self.survival[:limit], 1):
             hope += chance
-            rate = hope / (depth * self.step + cost.seconds(1 + round(depth * self.rows), context))
-            if rate >= best_rate:
-                best, best_rate = depth, rate
+            worth = hope - pace * (depth * self.step + cost.seconds(1 + round(depth * self.rows), context))
+            if worth >= best_worth:
+                best, best_worth = depth, worth
         return best
 
     def took(self, seconds: float, offer: Proposal) -> None:
@@ -142,19 +151,19 @@ class Member:
             self.step += 0.2 * (seconds / depth - self.step) if self.step else seconds / depth
             self.rows += 0.2 * (len(offer) / depth - self.rows)
 
-    def cut(self, offer: Proposal, cost: CostCurve, context: Context, spent: float) -> tuple[Proposal, float]:
-        """The rows worth their cost, and the tokens a second that promises."""
-        trust = min(1.3, max(0.3, self.got / self.hoped))
+    def cut(self, offer: Proposal, pace: float, cost: CostCurve, context: Context, spent: float) -> tuple[Proposal, float]:
+        """The rows worth their cost, and what the round is then worth: its tokens less those that its time would give at the pace of late."""
+        trust = min(1.25, max(0.5, self.got / self.hoped))
         chances = [min(1.0, trust * chance) for chance in self.chances(offer)]
         order = sorted(range(len(offer)), key=lambda row: -chances[row])
         fixed = offer.probs is not None
-        best, best_rate, hope = 0, 0.0, 1.0
+        best, best_worth, hope = 0, -math.inf, 1.0
         for rows in range(len(offer) + 1):
             hope += chances[order[rows - 1]] if rows else 0.0
-            rate = hope / (spent + cost.seconds(1 + rows, context.position))
-            if rate > best_rate or (fixed and rows == len(offer)):
-                best, best_rate = rows, rate
-        return _only(offer, sorted(order[:best])), best_rate
+            worth = hope - pace * (spent + cost.seconds(1 + rows, context.position))
+            if worth > best_worth or (fixed and rows == len(offer)):
+                best, best_worth = rows, worth
+        return _only(offer, sorted(order[:best])), best_worth
 
     def chances(self, offer: Proposal) -> Sequence[float]:
         """How likely each row is reached and right: the drafter's own word, or else its record at that depth (siblings share what is left)."""
@@ -162,15 +171,14 @@ class Member:
             return offer.values
         chances: list[float] = []
         firsts: set[int] = set()
-        for row, (parent, depth) in enumerate(zip(offer.parents, offer.depths, strict=True)):
+        for parent, depth in zip(offer.parents, offer.depths, strict=True):
             above = chances[parent] if parent >= 0 else 1.0
             record = self.survival[min(depth, len(self.survival)) - 1] / (self.survival[depth - 2] if 1 < depth <= len(self.survival) else 1.0)
             chances.append(above * (record if parent not in firsts else 0.25 * (1 - record)))
             firsts.add(parent)
-            assert row == len(chances) - 1
         return chances
 
-    def learn(self, offer: Proposal, verified: Proposal, path: Sequence[int], seconds: float) -> None:
+    def learn(self, verified: Proposal, path: Sequence[int], seconds: float) -> None:
         depths = verified.depths
         deepest = max(depths, default=0)
         for depth in range(1, min(deepest, len(self.survival)) + 1):
@@ -180,11 +188,10 @@ class Member:
                 ratio = self.survival[depth - 2] / (self.survival[depth - 3] if depth >= 3 else 1.0)
                 self.survival[depth - 1] = min(self.survival[depth - 2], self.survival[depth - 2] * max(ratio, 0.05))
         if verified.values is not None:
-            self.hoped += MEMORY * (10 * sum(verified.values) - self.hoped) if len(verified) else 0.0
-            self.got += MEMORY * (10 * len(path) - self.got) if len(verified) else 0.0
+            self.hoped += SLOW * (sum(verified.values) - self.hoped) if len(verified) else 0.0
+            self.got += SLOW * (len(path) - self.got) if len(verified) else 0.0
         self.emitted += MEMORY * (1 + len(path) - self.emitted) if self.seconds else 1 + len(path)
         self.seconds += MEMORY * (seconds - self.seconds) if self.seconds else seconds
-        assert len(offer) >= len(verified)
 
 
 def _only(offer: Proposal, rows: Sequence[int]) -> Proposal:

@@ -15,8 +15,8 @@ import mlx.core as mx
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 
-CHANCE = {2: 0.55, 3: 0.68, 4: 0.74, 5: 0.75, 6: 0.76, 7: 0.8, 8: 0.82, 9: 0.84, 10: 0.86, 11: 0.9, 12: 0.93}
-"""How often the next token is right after a match of so many tokens: 4,300 greedy tokens of SmolLM2-135M; where experience starts from."""
+CHANCE = {1: 0.26, 2: 0.5, 3: 0.67, 4: 0.75, 5: 0.76, 6: 0.77, 7: 0.8, 8: 0.82, 9: 0.84, 10: 0.86, 11: 0.9, 12: 0.93}
+"""How often the next token is right after a match of so many tokens: 7,000 greedy tokens of SmolLM2-135M; where experience starts from."""
 
 
 class LookupDrafter:
@@ -30,10 +30,10 @@ class LookupDrafter:
     taps: tuple[str, ...] = ()
     depth = 12
     rows = 14
-    width = 2
+    width = 3
     shortest = min(CHANCE)  # tokens that must match
     longest = max(CHANCE)  # longer matches are not told apart
-    worth = 0.15
+    worth = 0.1
 
     def __init__(self) -> None:
         self.experience = {length: _Rate(chance) for length, chance in CHANCE.items()}
