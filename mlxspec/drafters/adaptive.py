@@ -22,6 +22,7 @@ PATIENCE = 6  # rounds that lose time before a pause
 LOSS = 0.92  # of plain decoding's tokens a second, in a running mean: below this it is no accident
 SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
 TRIAL = 2  # rounds tried after a pause
+NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
 class AdaptiveDrafter:
@@ -87,7 +88,8 @@ class AdaptiveDrafter:
 
     def _best(self, token: int, limit: int, context: Context) -> Proposal:
         pace = self.tokens / self.seconds
-        best, best_worth = Proposal(), 1 - pace * self.cost.seconds(1, context.position)
+        plain = self.cost.seconds(1, context.position)
+        best, best_worth = Proposal(), 1 - pace * plain
         for i, member in enumerate(self.members):
             last = i == len(self.members) - 1
             if last and len(self.members) > 1 and best_worth >= member.expected(pace, self.cost, context.position):
@@ -98,7 +100,7 @@ class AdaptiveDrafter:
             member.took(spent, offer)
             self.spent += spent
             proposal, worth = member.cut(offer, pace, self.cost, context, self.spent)
-            if (last and len(offer)) or worth > best_worth:
+            if worth > best_worth or (last and self.spent > NOTICED * plain):  # what was drafted for nothing is that drafter's loss
                 best, best_worth, self.chosen = proposal, worth, i
         return best
 
@@ -107,7 +109,7 @@ class AdaptiveDrafter:
         self.gain += MEMORY * 2 * (tokens * plain / seconds - self.gain)
         if tokens * plain >= seconds:
             self.lost = max(0, self.lost - 2)
-            if self.gain > 1:
+            if self.lost == 0:
                 self.state, self.reason, self.pause = "on", None, SHORTEST
             return
         self.lost += 1
