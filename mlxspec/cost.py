@@ -10,7 +10,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from mlxspec.sampling import Sampler
 from mlxspec.target import Target
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
-FAR = 512  # tokens of context at which the slope is measured
+FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 
 
@@ -63,16 +63,17 @@ class CostCurve:
         return values[left] + share * (values[right] - values[left])
 
 
-def measured(target: Target, digest: str, folder: Path | None = None) -> tuple[CostCurve, bool]:
-    """The curve of a target on this machine: from disk, or measured now (a few seconds) and kept; and whether it was measured now."""
+def measured(target: Target, digest: str, say: Callable[[str], None], folder: Path | None = None) -> CostCurve:
+    """The curve of a target on this machine: from disk, or measured now (a few seconds, said beforehand) and kept."""
     path = (folder or cache_dir() / "cost") / f"{_key(target, digest)}.json"
     try:
         stored = json.loads(path.read_text("utf-8"))
-        return CostCurve(stored["rows"], stored["base"], stored["slope"]), False
+        return CostCurve(stored["rows"], stored["base"], stored["slope"])
     except (OSError, ValueError, KeyError, TypeError):
+        say("Measuring what a round costs on this machine: a few seconds, once for this model.")
         curve = measure(target)
         save(curve, path)
-        return curve, True
+        return curve
 
 
 def measure(target: Target, repeats: int = 2) -> CostCurve:

@@ -217,12 +217,7 @@ class Engine:
         return self.adaptive if self.adaptive is not None and settings.draft_tokens is None and settings.accept == "coupled" else self.drafter
 
     def _measured_cost(self) -> CostCurve:
-        if self.cost is not None:
-            return self.cost
-        curve, fresh = measured(self.target, self.loaded.digest)
-        if fresh:
-            self.say("Measured what a round costs on this machine; kept for the next time.")
-        return curve
+        return self.cost if self.cost is not None else measured(self.target, self.loaded.digest, self.say)
 
     def _end_reply(self) -> None:
         """End the reply that has the target's cache now, if any."""

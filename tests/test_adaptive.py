@@ -175,10 +175,12 @@ def test_live_rounds_move_the_curve_and_hiccups_do_not() -> None:
 def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     target = Target(tiny_model(), context_length=512)
     target.tokens = [1, 2]
-    curve, fresh = measured(target, "digest", tmp_path)
-    assert fresh and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
-    again, fresh = measured(target, "digest", tmp_path)
-    assert not fresh and again.base == curve.base
+    said: list[str] = []
+    curve = measured(target, "digest", said.append, tmp_path)
+    assert len(said) == 1 and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
+    again = measured(target, "digest", said.append, tmp_path)
+    assert len(said) == 1 and again.base == curve.base
     next(tmp_path.glob("*.json")).write_text("{")
-    assert measured(target, "digest", tmp_path)[1]
+    measured(target, "digest", said.append, tmp_path)
+    assert len(said) == 2
     save(curve, tmp_path / "file.json" / "impossible" / "x.json")
