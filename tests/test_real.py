@@ -64,7 +64,13 @@ def test_the_target_drafting_for_itself_is_accepted(plain: Engine) -> None:
 
     theirs = list(
         stream_generate(
-            plain.target.model, plain.tokenizer, prompt, max_tokens=40, draft_model=plain.target.model, num_draft_tokens=4, sampler=make_sampler(temp=0.8)
+            plain.target.model,
+            plain.tokenizer,
+            prompt,
+            max_tokens=40,
+            draft_model=plain.target.model,
+            num_draft_tokens=4,
+            sampler=make_sampler(temp=0.8),
         )
     )
     assert sum(r.from_draft for r in theirs) / len(theirs) < 0.75
