@@ -39,7 +39,7 @@ def test_greedy_equals_mlx_lm(plain: Engine) -> None:
         prompt = plain.prompt_tokens(text)
         theirs = [r.token for r in stream_generate(plain.target.model, plain.tokenizer, prompt, max_tokens=40)]
         for drafter in ("none", "lookup", "small:smollm2-135m"):
-            reply = plain.with_drafter(drafter).generate(prompt, temperature=0, max_tokens=40)
+            reply = plain.with_drafter(drafter).generate(prompt, temperature=0, max_tokens=40, draft_tokens=4)
             assert_same(plain, prompt, theirs, reply.tokens)
 
 
@@ -49,7 +49,7 @@ def test_same_seed_same_text_with_every_drafter(plain: Engine) -> None:
         prompt = plain.prompt_tokens(text)
         expected = plain.generate(prompt, max_tokens=40, **options)
         for drafter in ("lookup", "small:smollm2-135m"):
-            reply = plain.with_drafter(drafter).generate(prompt, max_tokens=40, **options)
+            reply = plain.with_drafter(drafter).generate(prompt, max_tokens=40, draft_tokens=None if drafter == "lookup" else 4, **options)
             assert_same(plain, prompt, expected.tokens, reply.tokens, **options)
 
 
@@ -57,8 +57,8 @@ def test_the_target_drafting_for_itself_is_accepted(plain: Engine) -> None:
     """Under both rules at temperature 0.8, up to a tie of rounding between one row and five; mlx-lm's matching of independent draws is not."""
     prompt = plain.prompt_tokens(PROMPTS[0])
     for accept in ("coupled", "ratio"):
-        reply = plain.with_drafter("small:smollm2-135m").generate(prompt, temperature=0.8, seed=5, max_tokens=40, accept=accept)
-        assert reply.stats["acceptance"] >= 0.97
+        reply = plain.with_drafter("small:smollm2-135m").generate(prompt, temperature=0.8, seed=5, max_tokens=40, accept=accept, draft_tokens=4)
+        assert reply.stats["drafted"] > 20 and reply.stats["acceptance"] >= 0.97
     mx.random.seed(5)
     from mlx_lm.sample_utils import make_sampler
 
