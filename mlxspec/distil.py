@@ -120,6 +120,7 @@ class TextWriter:
         self.seed = seed
         self.batch = batch
         self.template = Template.of(tokenizer)
+        self.prefix = list(tokenizer.encode(self.template.prefix, add_special_tokens=False))[:-1]
         self.special = frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.eos_token_ids)
         self.tokens = 0
         self.speed = 0.0  # tokens of any kind a second
@@ -152,7 +153,7 @@ class TextWriter:
         rng = random.Random(f"{self.seed} {number}")
         long = number % LONG_EVERY == LONG_EVERY - 1
         batch = max(2, self.batch // 2) if long else self.batch
-        writer = BatchWriter(self.model, self.tokenizer.eos_token_ids, batch, rng.getrandbits(32), self.vocab_size)
+        writer = BatchWriter(self.model, self.tokenizer.eos_token_ids, batch, rng.getrandbits(32), self.vocab_size, self.prefix)
         started, count = time.perf_counter(), 0
         finished: list[Written] = []
         asked: set[str] = set()

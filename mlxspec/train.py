@@ -202,7 +202,7 @@ def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText) -> Any:
     soft = options.labels == "soft"
     if options.kind == "small":
         small = SmallShape(options.hidden_size, options.layers or 4, soft=soft)
-        return SmallTask(table, loaded.tokenizer, text, small, options.seed, options.start)
+        return SmallTask(head, loaded.tokenizer, text, small, options.seed, options.start)
     shape = ReDrafterShape(options.exit_dim or table.shape[1], options.draft_vocab, options.layers or 2, steps=options.draft_steps, soft=soft)
     return ReDrafterTask(table, head, text, shape, options.seed, options.start)
 

@@ -82,7 +82,8 @@ class LastHidden:
 class BatchWriter:
     """Writes jobs with a model. The same jobs and seed give the same sequences (on the same machine, with the same BLAS threads)."""
 
-    def __init__(self, model: nn.Module, stop_tokens: Sequence[int], batch: int, seed: int, vocab_size: int) -> None:
+    def __init__(self, model: nn.Module, stop_tokens: Sequence[int], batch: int, seed: int, vocab_size: int, prefix: Sequence[int] = ()) -> None:
+        """``prefix`` is what most prompts start with: it is read once."""
         self.model = model
         self.stop_tokens = frozenset(stop_tokens)
         self.batch = batch
@@ -91,6 +92,11 @@ class BatchWriter:
         self.tap = LastHidden(model)
         self.live: list[Written] = []
         self.cache: list[Any] = []
+        self.prefix = list(prefix)
+        self.prefix_cache: list[Any] = make_prompt_cache(model)
+        if self.prefix:
+            model(mx.array([self.prefix]), cache=self.prefix_cache)
+            mx.eval([layer.state for layer in self.prefix_cache])
 
     def run(self, jobs: Sequence[Job], done: Callable[[Written], Sequence[Job]]) -> Iterator[int]:
         """Write all jobs, and those that ``done`` answers a finished sequence with. Yields the tokens written in each step."""
@@ -133,29 +139,33 @@ class BatchWriter:
             self._read(group)
 
     def _read(self, group: list[Job]) -> None:
-        single = [make_prompt_cache(self.model) for _ in group]
-        cache = [parts[0].merge(list(parts)) for parts in zip(*single, strict=True)]
-        longest = max(len(job.prompt) for job in group) - 1
+        """Read prompts but for their last token, which the first step reads. The longest prefix that was read before is not read again."""
+        known = all(job.prompt[: len(self.prefix)] == self.prefix and len(job.prompt) > len(self.prefix) for job in group)
+        start = len(self.prefix) if known else 0
+        cache = [layer.merge([layer] * len(group)) for layer in (self.prefix_cache if known else make_prompt_cache(self.model))]
+        lengths = [len(job.prompt) - 1 - start for job in group]
+        longest = max(lengths)
         if longest:
-            padding = [longest + 1 - len(job.prompt) for job in group]
+            padding = [longest - length for length in lengths]
             if any(padding):
                 for layer in cache:
-                    layer.prepare(left_padding=padding)
-            tokens = mx.array([[0] * pad + job.prompt[:-1] for pad, job in zip(padding, group, strict=True)])
+                    layer.prepare(lengths=lengths, right_padding=padding)
+            tokens = mx.array([job.prompt[start:-1] + [0] * pad for job, pad in zip(group, padding, strict=True)])
             self.model(tokens, cache=cache)  # the logits are never computed
-            rows = mx.array([i for i, job in enumerate(group) for _ in job.temperatures])
-            for layer in cache:
-                layer.filter(rows)
-            mx.eval([layer.state for layer in cache])
-        else:
-            cache = [parts[0].merge([parts[0]] * sum(len(job.temperatures) for job in group)) for parts in zip(*single, strict=True)]
+            if any(padding):
+                for layer in cache:
+                    layer.finalize()
+        rows = mx.array([i for i, job in enumerate(group) for _ in job.temperatures])
+        for layer in cache:
+            layer.filter(rows)
+        mx.eval([layer.state for layer in cache if not layer.empty()])
         self.live += [Written(job, temperature) for job in group for temperature in job.temperatures]
         if not self.cache:
             self.cache = cache
         else:
             for layer, more in zip(self.cache, cache, strict=True):
                 layer.extend(more)
-        mx.eval([layer.state for layer in self.cache])
+        mx.eval([layer.state for layer in self.cache if not layer.empty()])
         mx.clear_cache()
 
     def _step(self) -> list[Written]:

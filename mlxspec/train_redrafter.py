@@ -33,6 +33,7 @@ class ReDrafterShape:
     rnn: bool = True
     steps: int = 5
     soft: bool = True
+    follow: float = 0.0  # weight of the distance between what the head reads and the target's own hidden state there
 
 
 class ReDrafterTask:
@@ -85,8 +86,13 @@ class ReDrafterTask:
         which = np.flatnonzero(train)
         features = self.network.unroll(mx.array(text.hidden_at(rows)), mx.array(self.table[text.tokens[ahead[:, :depth]]]))
         features = features.reshape(-1, features.shape[-1])[mx.array(which)]
-        ids, probs = self.labels(ahead[:, 1:].reshape(-1)[which])
-        return cross_entropy(features, self.network.lm_head[-1].weight, ids, probs, np.full(len(which), 1 / len(which)))
+        goals = ahead[:, 1:].reshape(-1)[which]
+        ids, probs = self.labels(goals)
+        loss = cross_entropy(features, self.network.lm_head[-1].weight, ids, probs, np.full(len(which), 1 / len(which)))
+        if self.shape.follow and features.shape[-1] == text.width:
+            theirs = mx.array(text.hidden_at(goals))
+            loss = loss + self.shape.follow * (features - theirs).square().mean() / theirs.square().mean()
+        return loss
 
     def labels(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Columns of the head and their probabilities, (n, k): the target's likeliest tokens, or the one it said."""

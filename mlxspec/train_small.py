@@ -1,6 +1,7 @@
 """What is learnt when a small drafter is trained: a tiny Llama over the target's whole vocabulary, saved as an ordinary mlx-lm folder.
 
-Its embeddings start as the target's own, projected to the small width along their main directions.
+Its embeddings start as the target's output projection, cut to the small width where that changes the target's logits least. With them comes what
+the small model's last hidden state should be at every place (the target's own, seen through the same cut); it is trained to come near that too.
 """
 
 import io
@@ -37,6 +38,7 @@ class SmallShape:
     window: int = 256
     soft: bool = True
     prompt_weight: float = 0.3  # of the tokens of prompts, whose labels are always hard
+    follow: float = 0.0  # weight of the distance to the target's own hidden state
     bits: int = 8
 
 
@@ -45,21 +47,23 @@ class SmallTask:
 
     kind = "small"
 
-    def __init__(self, table: np.ndarray, tokenizer: Any, text: TrainingText, shape: SmallShape, seed: int, start: Path | None = None) -> None:
+    def __init__(self, head: np.ndarray, tokenizer: Any, text: TrainingText, shape: SmallShape, seed: int, start: Path | None = None) -> None:
         self.tokenizer, self.text, self.shape, self.seed = tokenizer, text, shape, seed
         mx.random.seed(seed)
-        self.config = config_of(shape, len(table), tokenizer)
+        self.config = config_of(shape, len(head), tokenizer)
         self.network: nn.Module = Model(ModelArgs.from_dict(self.config))
+        sample = text.hidden_at(np.unique(np.linspace(0, len(text) - 1, 20_000).astype(np.int64)))
+        embeddings, self.reader = projected(head, sample, shape.hidden_size)
         if start is None:
-            self.network.model.embed_tokens.weight = mx.array(projected(table, shape.hidden_size))
+            self.network.model.embed_tokens.weight = mx.array(embeddings)
         else:
             self._load(start)
         self.network.set_dtype(mx.float32)
-        self.table_bytes = table.nbytes
+        self.table_bytes = head.nbytes
         self.answers = text.training_answers()
         self.places = np.arange(len(self.answers))
-        self.common = text.draft_vocabulary(min(COMMON, len(table)), len(table))
-        self.place = np.full(len(table), -1, np.int32)  # of a token among the common ones
+        self.common = text.draft_vocabulary(min(COMMON, len(head)), len(head))
+        self.place = np.full(len(head), -1, np.int32)  # of a token among the common ones
         self.place[self.common] = np.arange(len(self.common))
 
     def _load(self, folder: Path) -> None:
@@ -79,20 +83,25 @@ class SmallTask:
 
     def loss(self, batch: np.ndarray, step: int) -> mx.array:
         answers = [self.answers[i] for i in batch]
-        inputs, places, ids, probs, scale = self._labelled(answers, np.random.default_rng([self.seed, 1, step]))
+        inputs, places, ids, probs, scale, rows = self._labelled(answers, np.random.default_rng([self.seed, 1, step]))
         hidden = self.network.model(mx.array(inputs))
         features = hidden.reshape(-1, hidden.shape[-1])[mx.array(places)]
         weight = self.network.model.embed_tokens.weight
         if step % WHOLE_EVERY:
             weight, ids = weight[mx.array(self.common)], self.place[ids]
             probs, ids = np.where(ids >= 0, probs, 0), np.maximum(ids, 0)
-        return cross_entropy(features, weight, ids, probs, scale / scale.sum())
+        loss = cross_entropy(features, weight, ids, probs, scale / scale.sum())
+        own = np.flatnonzero(rows >= 0)
+        if self.shape.follow and len(own):
+            theirs = self.text.hidden_at(rows[own]) @ self.reader
+            loss = loss + self.shape.follow * (features[mx.array(own)] - mx.array(theirs)).square().mean()
+        return loss
 
     def _labelled(self, answers: list[Answer], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Windows of texts (n, window), and of every place with a label: where, the label's ids and probs, and its weight."""
+        """Windows of texts (n, window), and of every place with a label: where, the label's ids and probs, its weight, and its row or -1."""
         window, top = self.shape.window, self.text.ids.shape[1]
         inputs = np.zeros((len(answers), min(window, max(len(one.record.tokens) for one in answers) - 1)), np.int32)
-        places, ids, probs, scale = [], [], [], []
+        places, ids, probs, scale, seen = [], [], [], [], []
         for i, one in enumerate(answers):
             tokens, prompt = one.record.tokens, one.record.prompt
             spare = len(tokens) - 1 - window
@@ -110,7 +119,8 @@ class SmallTask:
             ids.append(label)
             probs.append(chance)
             scale.append(np.where(own, 1.0, self.shape.prompt_weight))
-        return (inputs, *(np.concatenate(part) for part in (places, ids, probs, scale)))
+            seen.append(np.where(own, rows, -1))
+        return (inputs, *(np.concatenate(part) for part in (places, ids, probs, scale, seen)))
 
     def held_out(self, count: int) -> dict[str, float]:
         """Tokens per round of a chain on held-out greedy answers, the loss there, and the share of tokens that are right."""
@@ -175,10 +185,17 @@ def config_of(shape: SmallShape, vocab: int, tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def projected(table: np.ndarray, width: int) -> np.ndarray:
-    """Embeddings (vocab, n) along their ``width`` main directions, at the scale a fresh model of that width would have."""
-    centred = table - table.mean(axis=0)
-    _, directions = np.linalg.eigh(centred.T @ centred)
-    found = centred @ directions[:, ::-1][:, :width]
-    found = np.pad(found, [(0, 0), (0, max(0, width - found.shape[1]))])
-    return (found * (width**-0.5 / found.std())).astype(np.float32)
+def projected(head: np.ndarray, hidden: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """An output projection (vocab, n) cut to (vocab, width), and what turns a hidden state into what it reads, (n, width).
+
+    head @ h is nearest to cut @ (h @ reader) for hidden states like those given; what is read has a mean square of 1.
+    """
+    moment = hidden.T.astype(np.float64) @ hidden / len(hidden)
+    values, vectors = np.linalg.eigh(moment)
+    values = np.maximum(values, 1e-6 * values[-1])
+    root, inverse = (vectors * values**power @ vectors.T for power in (0.5, -0.5))
+    _, directions = np.linalg.eigh(root @ (head.T @ head) @ root)
+    chosen = directions[:, ::-1][:, :width]
+    cut, reader = head @ (root @ chosen), inverse @ chosen
+    missing = [(0, 0), (0, max(0, width - cut.shape[1]))]
+    return np.pad(cut, missing).astype(np.float32), np.pad(reader, missing).astype(np.float32)

@@ -148,18 +148,19 @@ def test_the_likeliest_tokens(vocab: int) -> None:
     assert np.abs(np.take_along_axis(exact, order, axis=1) - logprobs).max() < 0.02
 
 
-def test_a_batch_writes_what_a_single_sequence_would() -> None:
-    model = tiny_model()
-    prompts = [[1, 2, 3], [7], [5, 9, 11, 4, 8, 2], [250, 3]]
+@pytest.mark.parametrize(("family", "prefix"), [("llama", []), ("qwen3", [1, 2]), ("gemma3_text", [])])
+def test_a_batch_writes_what_a_single_sequence_would(family: str, prefix: list[int]) -> None:
+    model = tiny_model(family)
+    prompts = [[1, 2, 3], [7], [1, 2, 11, 4, 8, 2], [5, 9, 11, 4, 8, 2], [250, 3]]
     found: dict[tuple[int, ...], list[int]] = {}
 
     def done(one: Written) -> list[Job]:
         found[tuple(one.job.prompt)] = one.tokens
         return [Job([9, 9], (0.0,), 5)] if one.job.prompt == [7] else []
 
-    steps = list(BatchWriter(model, [256], 2, 0, 258).run([Job(prompt, (0.0,), 8) for prompt in prompts], done))
+    steps = list(BatchWriter(model, [256], 2, 0, 258, prefix).run([Job(prompt, (0.0,), 8) for prompt in prompts], done))
     assert sum(steps) == sum(map(len, found.values()))
-    assert len(found) == 5
+    assert len(found) == 6
     for prompt, tokens in found.items():
         text = list(prompt)
         for _ in tokens:

@@ -60,7 +60,7 @@ def redrafter(text: TrainingText, **shape: Any) -> ReDrafterTask:
 
 
 def small(text: TrainingText, **shape: Any) -> SmallTask:
-    return SmallTask(tables(tiny_model())[0], byte_tokenizer(), text, SmallShape(**{"hidden_size": 16, "layers": 1, **shape}), 0)
+    return SmallTask(tables(tiny_model())[1], byte_tokenizer(), text, SmallShape(**{"hidden_size": 16, "layers": 1, **shape}), 0)
 
 
 def trainer(task: Any, folder: Path, steps: int = 12, say: Any = lambda _: None, **course: Any) -> Trainer:
@@ -194,12 +194,16 @@ def test_a_small_model_learns(text: TrainingText, tmp_path: Path) -> None:
     assert load_model(Options(model=str(tmp_path)), lambda _: None).config["model_type"] == "llama"
 
 
-def test_embeddings_keep_their_main_directions() -> None:
-    table = np.random.default_rng(0).normal(size=(50, 3)) @ np.random.default_rng(1).normal(size=(3, 12))
-    small_table, centred = projected(table, 3), table - table.mean(axis=0)
-    scale = (small_table**2).sum() / (centred**2).sum()
-    assert np.allclose(small_table @ small_table.T, scale * centred @ centred.T, atol=1e-4)
-    assert projected(table, 16).shape == (50, 16)
+def test_a_cut_projection_gives_the_targets_logits() -> None:
+    rng = np.random.default_rng(0)
+    head, hidden = rng.normal(size=(50, 12)), rng.normal(size=(400, 4)) @ rng.normal(size=(4, 12))
+    cut, reader = projected(head, hidden, 5)
+    assert cut.shape == (50, 5) and reader.shape == (12, 5)
+    logits = hidden @ head.T
+    assert np.abs(hidden @ reader @ cut.T - logits).max() < 0.01 * np.abs(logits).max()
+    assert 0.5 < np.square(hidden @ reader)[:, :4].mean() < 1.5
+    cut, reader = projected(head, hidden, 16)
+    assert cut.shape == (50, 16) and not cut[:, 12:].any()
 
 
 # -- runs
