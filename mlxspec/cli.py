@@ -15,6 +15,7 @@ from mlxspec.terminal import Terminal, one_line
 VERBS = {
     "generate": "answer a prompt, streaming",
     "bench": "compare drafters, plain decoding and mlx-lm on a file of prompts",
+    "train": "train a drafter for a model, by distillation from the model itself",
     "models": "list the models that are here or built in",
     "paths": "say where mlxspec keeps its files",
     "doctor": "check this machine: chip, memory, BLAS, audio, terminal",
@@ -72,6 +73,10 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli_bench import bench
 
         return bench(rest, terminal, os.environ)
+    elif verb == "train":
+        from mlxspec.cli_train import train
+
+        return train(rest, terminal, os.environ)
     elif verb == "models":
         from mlxspec.cli_models import models
 

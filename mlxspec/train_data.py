@@ -1,6 +1,6 @@
 """Training text as flat rows: one row for each token of an answer, with what the target saw when it said it. Knows no network.
 
-Hidden states stay on disk (memory-mapped); tokens and labels are small and are held in memory. One prompt in 32 is held out, by its fingerprint, so
+Hidden states stay on disk (memory-mapped); tokens and labels are small and are held in memory. One prompt in 20 is held out, by its fingerprint, so
 that a text that grows keeps its held-out part.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from mlxspec.distil import Record, fingerprint, read_records
 from mlxspec.errors import ModelError, UsageError
 
-HELD_OUT = 32
+HELD_OUT = 20
 LEAST = 256  # tokens of answers below which there is nothing to learn from
 
 
