@@ -1,6 +1,6 @@
 """A conversation: keeps the caches of target and drafter over the turns, so that a turn reads only what is new. Knows no terminal."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from threading import Event as CancelEvent
 from typing import Any
 
@@ -35,21 +35,22 @@ class Chat:
         """Events of the reply to a user's message. A cancelled or closed reply keeps what it has."""
         if not text.strip():
             raise UsageError("The message is empty: give some text.")
-        self.messages.append({"role": "user", "content": text})
-        return self._reply(cancel, options)
+        self._check(options)
+        return self._reply([*self.messages, {"role": "user", "content": text}], cancel, options)
 
     def regenerate(self, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
         """Another reply to the last user's message; without a seed, with a fresh one."""
-        if self.messages and self.messages[-1]["role"] == "assistant":
-            self.messages.pop()
-        if not self.messages:
+        asked = self.messages[:-1] if self.messages and self.messages[-1]["role"] == "assistant" else list(self.messages)
+        if not asked:
             raise UsageError("There is no message to reply to: send one.")
-        return self._reply(cancel, options)
+        self._check(options)
+        return self._reply(asked, cancel, options)
 
     def proceed(self, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
         """Go on with the last reply where it stopped."""
         if not self.messages or self.messages[-1]["role"] != "assistant" or not self._said:
             raise UsageError("There is no reply to go on with: send a message.")
+        self._check(options)
         text, tokens = self._said[-1]
         return self._events(tokens, text, self.messages[-1], cancel, options)
 
@@ -58,9 +59,11 @@ class Chat:
         if not 0 <= index < len(self.messages) or self.messages[index]["role"] != "user":
             raise UsageError(f"Message {index} is none of the user's: give the index of one.")
         self.messages[index:] = [{"role": "user", "content": text}]
+        self.dropped = 0
 
     def undo(self) -> None:
         """Drop the last user's message and what came after it."""
+        self.dropped = 0
         while self.messages and self.messages.pop()["role"] != "user":
             pass
 
@@ -68,18 +71,24 @@ class Chat:
         """Tokens in the conversation, and how many the model reads at most."""
         return len(self._said[-1][1]) if self._said else 0, self.engine.target.context_length
 
-    def _reply(self, cancel: CancelEvent | None, options: dict[str, Any]) -> Events:
-        tokens, text, dropped = self._fit({**self.options, **options})
+    def _check(self, options: dict[str, Any]) -> None:
+        """Raise for options that make no sense before anything changes."""
+        self.engine._settings({**self.options, **options})
+
+    def _reply(self, messages: list[Message], cancel: CancelEvent | None, options: dict[str, Any]) -> Events:
+        tokens, text, dropped = self._fit(messages, {**self.options, **options})
+        tokens = self.engine.prompt_tokens(tokens)  # raises where even the last message alone is too long
         if dropped > self.dropped:
             limit = self.engine.target.context_length
             yield Notice(f"The context of {limit} tokens is full: the oldest {dropped // 2} turns are no longer seen by the model.")
         self.dropped = dropped
         reply: Message = {"role": "assistant", "content": ""}
-        self.messages.append(reply)
+        self.messages = [*messages, reply]
         yield from self._events(tokens, text, reply, cancel, options)
 
     def _events(self, tokens: list[int], text: str, reply: Message, cancel: CancelEvent | None, options: dict[str, Any]) -> Events:
         emitted: list[int] = []
+        cut = False
         stop = frozenset(self.engine.tokenizer.eos_token_ids)
         before = reply["content"]
         self._said = [(said, of) for said, of in self._said if text.startswith(said) and said != text] + [(text, tokens)]
@@ -87,32 +96,36 @@ class Chat:
             for event in self.engine.stream(tokens, cancel=cancel, reuse=True, **{**self.options, **options}):
                 if isinstance(event, Done):
                     reply["content"] = before + event.text
+                    cut = event.finish_reason == "stop_string"
                 elif isinstance(event, Text):
                     reply["content"] += event.text
                     emitted += [token for token in event.step.tokens if token not in stop] if event.step is not None else []
                 yield event
         finally:
-            self._said.append((text + reply["content"][len(before) :], [*tokens, *emitted]))
+            said = reply["content"][len(before) :]
+            self._said.append((text + said, [*tokens, *(self._encode(said) if cut else emitted)]))  # a stop string ends the text within the tokens
 
-    def _fit(self, options: dict[str, Any]) -> tuple[list[int], str, int]:
+    def _fit(self, messages: list[Message], options: dict[str, Any]) -> tuple[list[int], str, int]:
         """The prompt of the next reply, its text, and how many of the oldest messages had to be left out."""
         limit = self.engine.target.context_length
         wanted = options.get("max_tokens", 512)
-        dropped = self.dropped if self.dropped < len(self.messages) else 0
+        dropped = self.dropped if self.dropped < len(messages) else 0
         while True:
-            tokens, text = self._prompt(self.messages[dropped:])
+            tokens, text = self._prompt(messages[dropped:], options)
             room = (limit or 0) - len(tokens)
-            if limit is None or room >= min(max(wanted, 64), limit // 4) or dropped + 2 >= len(self.messages):
+            if limit is None or room >= min(max(wanted, 64), limit // 4) or dropped + 2 >= len(messages):
                 return tokens, text, dropped
             dropped += 2  # a user's message and the reply to it
 
-    def _prompt(self, messages: list[Message]) -> tuple[list[int], str]:
+    def _prompt(self, messages: list[Message], options: dict[str, Any]) -> tuple[list[int], str]:
         """Tokens and text of a conversation: what was read and said is taken as it was, and only the rest is encoded."""
         system = [{"role": "system", "content": self.system}] if self.system is not None else []
-        text = self.engine.render([*system, *messages], self.options.get("chat_template_config"))
-        encode: Callable[[str], list[int]] = lambda part: list(self.engine.tokenizer.encode(part, add_special_tokens=False))  # noqa: E731
+        text = self.engine.render([*system, *messages], options.get("chat_template_config"))
         known, tokens = next(((said, of) for said, of in reversed(self._said) if text.startswith(said)), ("", []))
-        return [*tokens, *encode(text[len(known) :])], text
+        return [*tokens, *self._encode(text[len(known) :])], text
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.engine.tokenizer.encode(text, add_special_tokens=False)) if text else []
 
 
 def _done(events: Events) -> Done:

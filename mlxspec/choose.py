@@ -14,7 +14,7 @@ from mlxspec.drafters import Drafter, NoDrafter
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
-from mlxspec.errors import DrafterError
+from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading import Loaded, Say, load_model
 from mlxspec.options import Options
 from mlxspec.proposal import Proposal
@@ -29,6 +29,8 @@ def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, 
 
     ``auto`` falls back to plain decoding where the target takes no drafts, and says so; a drafter asked for by name is refused instead.
     """
+    if isinstance(wish, str):
+        check_name(wish)
     if wish == "none":
         return [NoDrafter()], "--drafter none"
     if target.shape == "none":
@@ -47,12 +49,17 @@ def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, 
         return [LookupDrafter()], None
     if kind == "small":
         return [_small(model or shipped(kind, loaded), wish, loaded, options, say)], None
-    if kind == "redrafter":
-        return [_redrafter(model or shipped(kind, loaded), wish, target, loaded, say)], None
+    return [_redrafter(model or shipped("redrafter", loaded), wish, target, loaded, say)], None
+
+
+def check_name(wish: str) -> None:
+    """Raise UsageError for a name that is no drafter's, before any model is loaded."""
+    kind, _, rest = wish.partition(":")
+    if kind in NAMES and (not rest or kind in ("small", "redrafter")):
+        return
     near = difflib.get_close_matches(kind, NAMES, n=1)
-    raise DrafterError(
-        f"--drafter {wish} is unknown{f' (meant {near[0]}?)' if near else ''}: give none, lookup, small:MODEL, redrafter:FOLDER or auto."
-    )
+    meant = f" (meant {near[0]}?)" if near and near[0] != kind else ""
+    raise UsageError(f"--drafter {wish} is unknown{meant}: give none, lookup, small:MODEL, redrafter:FOLDER or auto.")
 
 
 def trained_drafters() -> list[tuple[str, Path, dict[str, Any]]]:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,8 @@ from mlxspec.target import Target
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
+BUDGET = 4.0  # seconds after which no longer chains are timed
+SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
 
 class CostCurve:
@@ -48,11 +49,9 @@ class CostCurve:
         return self._at(self.base, rows) + context * self._at(self.slope, rows)
 
     def see(self, rows: int, context: int, seconds: float) -> None:
-        """A live round took so long: move the nearest measured rows a little towards it. Rounds that were held up (threefold) are not believed."""
-        expected = self.seconds(rows, context)
-        if 0 < seconds < 3 * expected:
-            nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
-            self.base[nearest] *= 1 + RATE * (seconds / expected - 1)
+        """A live round took so long: move the nearest measured rows a little towards it. One that was held up counts as twice as long at most."""
+        nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
+        self.base[nearest] *= 1 + RATE * (min(2.0, seconds / self.seconds(rows, context)) - 1)
 
     def _at(self, values: Sequence[float], rows: int) -> float:
         right = next((i for i, measured in enumerate(self.rows) if measured >= rows), len(self.rows) - 1)
@@ -68,6 +67,8 @@ def measured(target: Target, digest: str, say: Callable[[str], None], folder: Pa
     path = (folder or cache_dir() / "cost") / f"{_key(target, digest)}.json"
     try:
         stored = json.loads(path.read_text("utf-8"))
+        if not stored["rows"] or not len(stored["rows"]) == len(stored["base"]) == len(stored["slope"]) or min(stored["base"]) <= 0:
+            raise ValueError("a damaged curve")
         return CostCurve(stored["rows"], stored["base"], stored["slope"])
     except (OSError, ValueError, KeyError, TypeError):
         say("Measuring what a round costs on this machine: a few seconds, once for this model.")
@@ -76,19 +77,20 @@ def measured(target: Target, digest: str, say: Callable[[str], None], folder: Pa
         return curve
 
 
-def measure(target: Target, repeats: int = 2) -> CostCurve:
-    """Time forwards of chains at a short and at a long context, on a cache of their own."""
+def measure(target: Target, repeats: int = 3) -> CostCurve:
+    """Time forwards of chains at a short and at a long context, on a cache of their own, for a few seconds at most."""
     with target.scratch():
         near = _times(target, 32, ROWS, repeats)
         far = min(FAR, (target.context_length or FAR + 64) - 64)
-        few = (1, 8, 32)
+        few = [rows for rows in (1, 8, 32) if rows in near]
         slope = [0.0] * len(few)
-        if far > 64:
+        if far > 64 and near[1] < SLOW:
             late = _times(target, far, few, repeats)
-            slope = [max(0.0, (t - near[ROWS.index(rows)]) / (far - 32)) for rows, t in zip(few, late, strict=True)]
+            slope = [max(0.0, (late[rows] - near[rows]) / (far - 32)) if rows in late else 0.0 for rows in few]
     lines = CostCurve(few, slope, slope)
-    slopes = [lines._at(slope, rows) for rows in ROWS]
-    return CostCurve(ROWS, [t - 32 * s for t, s in zip(near, slopes, strict=True)], slopes)
+    slopes = [lines._at(slope, rows) for rows in near]
+    base = [t - 32 * s for t, s in zip(near.values(), slopes, strict=True)]
+    return CostCurve(list(near), [min(base[i:]) for i in range(len(base))], slopes)  # rows never cost less than fewer rows: that was a hiccup
 
 
 def save(curve: CostCurve, path: Path) -> None:
@@ -101,19 +103,24 @@ def save(curve: CostCurve, path: Path) -> None:
         os.replace(fresh, path)
 
 
-def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> list[float]:
+def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> dict[int, float]:
+    """Seconds by rows, the least of a few; on a slow machine the longest chains are left out."""
     for _ in target.prefill([i % target.vocab_size for i in range(context)]):
         pass
     quiet = Sampler(target.vocab_size).at([0])
-    times: dict[int, list[float]] = {rows: [] for rows in grid}
-    for turn in range(repeats + 1):
-        for rows in grid:
+    found: dict[int, float] = {}
+    begun = time.perf_counter()
+    for rows in grid:
+        times = []
+        for _ in range(repeats + 1):  # the first warms up
             started = time.perf_counter()
             mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
-            if turn:  # the first turn warms up
-                times[rows].append(time.perf_counter() - started)
+            times.append(time.perf_counter() - started)
             keep_rows(target.cache, rows, ())
-    return [statistics.median(times[rows]) for rows in grid]
+        found[rows] = min(times[1:])
+        if time.perf_counter() - begun > BUDGET and len(found) >= 3:
+            break
+    return found
 
 
 def _key(target: Target, digest: str) -> str:

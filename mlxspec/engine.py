@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
 from mlxspec.accept import POLICIES
-from mlxspec.choose import OwnDrafter, choose_drafter
+from mlxspec.choose import OwnDrafter, check_name, choose_drafter
 from mlxspec.cost import CostCurve, measured
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter, NoDrafter
@@ -44,6 +44,7 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     """
     say = say or _to_stderr
     wish = drafter if isinstance(drafter, str) else "auto"
+    check_name(wish)
     settings = Options(model=model, drafter=wish, **_known(options, "load"))
     loaded = load_model(settings, say)
     maybe_set_recommended_wired_limit()  # on Metal only, as mlx-lm does for its own loop
@@ -64,10 +65,8 @@ class Engine:
         members, self.reason = choose_drafter(drafter, target, loaded, settings, say)
         self.drafter: Drafter = members[-1]
         self.cost = cost
-        self.adaptive: AdaptiveDrafter | None = None
-        if not isinstance(self.drafter, NoDrafter | OwnDrafter):
-            self.cost = self._measured_cost()
-            self.adaptive = AdaptiveDrafter(members, self.cost)
+        self.members = members
+        self.adaptive: AdaptiveDrafter | None = None  # made when first asked for, as that needs the cost of a round
         self.speculation = "off" if self.reason else "on"
         self.tokenizer = loaded.tokenizer
         self._fast_tokenizer: Any = self.tokenizer.backend_tokenizer if self.tokenizer.is_fast else None  # decodes in 1 us, transformers in 20
@@ -107,6 +106,7 @@ class Engine:
         """A conversation that keeps the caches over its turns; ``options`` are reply options for all of them."""
         from mlxspec.chat import Chat
 
+        system = options.pop("system_prompt", None) if system is None else system
         self._settings(options)
         return Chat(self, system, **options)
 
@@ -215,10 +215,12 @@ class Engine:
         """``--draft-tokens auto`` adapts; a number fixes the depth, 0 is plain decoding. Under ratio a seed fixes the length: nothing adapts."""
         if settings.draft_tokens == 0:
             return NoDrafter()
-        return self.adaptive if self.adaptive is not None and settings.draft_tokens is None and settings.accept == "coupled" else self.drafter
-
-    def _measured_cost(self) -> CostCurve:
-        return self.cost if self.cost is not None else measured(self.target, self.loaded.digest, self.say)
+        if settings.draft_tokens is not None or settings.accept != "coupled" or isinstance(self.drafter, NoDrafter | OwnDrafter):
+            return self.drafter
+        if self.adaptive is None:
+            self.cost = self.cost or measured(self.target, self.loaded.digest, self.say)
+            self.adaptive = AdaptiveDrafter(self.members, self.cost)
+        return self.adaptive
 
     def _end_reply(self) -> None:
         """End the reply that has the target's cache now, if any."""
@@ -231,8 +233,6 @@ class Engine:
     def _settings(self, options: dict[str, Any]) -> Options:
         fixed = {name: getattr(self.settings, name) for name in names("load")}
         settings = Options(**{**fixed, **self.defaults, **_known(options, "reply")})
-        if settings.accept == "ratio" and (settings.draft_width or 1) > 1:
-            raise UsageError("--accept ratio judges chains, and --draft-width above 1 makes trees: leave one of them out.")
         if settings.require_spec and self.speculation == "off":
             raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
         return settings

@@ -25,7 +25,7 @@ class Options:
     """All that shapes a reply. Fields with ``when="load"`` are fixed once the model is in memory."""
 
     model: str = option("smollm2-135m", "built-in name, local folder, .gguf file or hub repo id", "-m", when="load", metavar="MODEL")
-    drafter: str = option("auto", "none, lookup, small:MODEL, or auto", when="load", metavar="DRAFTER")
+    drafter: str = option("auto", "none, lookup, small:MODEL, redrafter:FOLDER, or auto", when="load", metavar="DRAFTER")
     dtype: str | None = option(None, "dtype of the weights (default: the file's; float32 on the CPU)", when="load", choices=DTYPES)
     max_kv_size: int | None = option(None, "keep at most N tokens of context in the cache (the first 4 stay)", when="load", metavar="N")
     kv_bits: int | None = option(None, "quantise the KV cache to 4 or 8 bits", when="load", metavar="BITS")
@@ -64,6 +64,8 @@ class Options:
                 raise UsageError(f"{_flag(name)} {value} makes no sense: give a number {reach}.")
         if 0 < self.temperature < 1e-4:
             raise UsageError(f"--temperature {self.temperature} is too near 0 to divide by: give 0, or at least 0.0001.")
+        if self.accept == "ratio" and (self.draft_width or 1) > 1:
+            raise UsageError("--accept ratio judges chains, and --draft-width above 1 makes trees: leave one of them out.")
         if self.top_p == 0:
             raise UsageError("--top-p 0 leaves no token: give a mass above 0, up to 1.")
         if self.repetition_penalty == 0:

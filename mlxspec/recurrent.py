@@ -43,19 +43,18 @@ class StateCache(ArraysCache):  # type: ignore[misc]
     def __init__(self, size: int, depth: int) -> None:
         super().__init__(size)
         self.forwards: deque[Forward] = deque(maxlen=depth)
+        self.entered = 0  # mixers that have changed the state so far
         self.replaying = False
 
     def is_trimmable(self) -> bool:
         return True
 
-    def enter(self, call: Call, rows: int) -> Forward | None:
-        """A mixer is about to change the state; returns the forward it belongs to."""
-        if self.replaying:
-            return None
+    def enter(self, call: Call, rows: int, before: list[Any]) -> None:
+        """A mixer has changed the state, which was ``before``; a mixer that comes round again begins a new forward."""
+        self.entered += 1
         if not self.forwards or id(call.module) in self.forwards[-1].calls:
-            self.forwards.append(Forward(list(self.cache), rows))
+            self.forwards.append(Forward(before, rows))
         self.forwards[-1].calls[id(call.module)] = call
-        return self.forwards[-1]
 
     def keep_rows(self, rows: int, kept: Sequence[int]) -> None:
         """Of the last ``rows`` rows keep the first few: ``kept`` is 0, 1, 2 ..."""
@@ -73,10 +72,12 @@ class StateCache(ArraysCache):  # type: ignore[misc]
 
     def _replay(self, forward: Forward, rows: int) -> None:
         self.replaying = True
-        for call in forward.calls.values():
-            cut = [_first_rows(value, forward.rows, rows) for value in call.args]
-            call.method(call.module, *cut, **{name: _first_rows(value, forward.rows, rows) for name, value in call.kwargs.items()})
-        self.replaying = False
+        try:
+            for call in forward.calls.values():
+                cut = [_first_rows(value, forward.rows, rows) for value in call.args]
+                call.method(call.module, *cut, **{name: _first_rows(value, forward.rows, rows) for name, value in call.kwargs.items()})
+        finally:
+            self.replaying = False
         forward.calls = {key: _shorter(call, forward.rows, rows) for key, call in forward.calls.items()}
         self.forwards.append(Forward(forward.state, rows, forward.calls))
 
@@ -98,13 +99,12 @@ def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
         given = [*args, *kwargs.values()]
         cache = next((value for value in given if isinstance(value, StateCache)), None)
         rows = next((value.shape[1] for value in given if isinstance(value, mx.array) and value.ndim == 3), None)
-        if cache is None or rows is None:
+        if cache is None or rows is None or cache.replaying:
             return method(self, *args, **kwargs)
-        forward = cache.enter(Call(method, self, args, kwargs), rows)
-        before = len(forward.calls) if forward else 0
+        before, entered = list(cache.cache), cache.entered
         out = method(self, *args, **kwargs)
-        if forward is not None and len(forward.calls) > before:  # a module inside it is the mixer
-            del forward.calls[id(self)]
+        if cache.entered == entered:  # no module inside this one: it is the mixer itself
+            cache.enter(Call(method, self, args, kwargs), rows, before)
         return out
 
     return call

@@ -115,6 +115,41 @@ def test_a_full_context_drops_whole_turns_and_says_so() -> None:
     assert "message number 0" not in text and "message number 7" in text
 
 
+def test_a_stop_string_ends_the_message_for_the_model_too() -> None:
+    engine = engine_of("none")
+    plain = engine.chat(temperature=0, max_tokens=20).send("hello").text
+    stop = plain[4]
+    chat = engine.chat(temperature=0, max_tokens=20, stop=[stop])
+    first = chat.send("hello")
+    assert first.finish_reason == "stop_string" and stop not in first.text
+    chat.send("go on")
+    assert engine.tokenizer.decode(engine.target.tokens).startswith(f"[user]hello;[assistant]{first.text};[user]go on;")
+
+
+def test_what_cannot_be_sent_leaves_the_conversation_as_it_was() -> None:
+    engine = engine_of("lookup", context=120)
+    chat = engine.chat(temperature=0, max_tokens=8)
+    chat.send("hello")
+    before = [dict(message) for message in chat.messages]
+    for options in ({"temperature": -1}, {"temprature": 1}):
+        with pytest.raises(UsageError):
+            chat.send("again", **options)
+        with pytest.raises(UsageError):
+            last(chat.regenerate(**options))
+    with pytest.raises(UsageError, match="at most 120"):
+        chat.send("x" * 500)
+    unread = chat.stream("never asked for")
+    assert chat.messages == before
+    unread.close()
+    assert chat.send("and now?").text
+
+
+def test_the_system_prompt_by_either_name() -> None:
+    engine = engine_of("none")
+    engine.chat(system_prompt="be brief", max_tokens=2).send("hello")
+    assert engine.tokenizer.decode(engine.target.tokens).startswith("[system]be brief;[user]hello")
+
+
 def test_empty_messages_and_unknown_options() -> None:
     engine = engine_of()
     with pytest.raises(UsageError, match="empty"):

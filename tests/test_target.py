@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
 
-from mlxspec.cache import WindowCache, keep_rows
+from mlxspec.cache import WindowCache, keep_rows, make_cache
 from mlxspec.errors import DrafterError, RollbackError
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler
@@ -235,6 +235,21 @@ def test_recurrent_layers_rewind(family: str) -> None:
             assert difference(got, expected) < 2e-4
             target.keep(())
             history.append(token)
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_recurrent_layers_go_back_over_several_forwards(family: str) -> None:
+    """Into the middle of an earlier forward of several rows, as a small drafter's cache must."""
+    model = tiny_model(family, scale=2.0)
+    for drop in range(1, 8):
+        cache = make_cache(model, forwards=64)
+        for part in ([1, 2], [3, 4, 5], [6, 7, 8]):
+            mx.eval(model(mx.array([part]), cache=cache))
+        keep_rows(cache, drop, ())
+        got = model(mx.array([[9]]), cache=cache)
+        fresh = make_cache(model, forwards=64)
+        expected = model(mx.array([[*range(1, 9 - drop), 9]]), cache=fresh)
+        assert difference(got[0, -1], expected[0, -1]) < 2e-4
 
 
 def test_a_recurrent_layer_says_when_it_cannot_go_back() -> None:

@@ -185,10 +185,10 @@ class Member:
         deepest = max(depths, default=0)
         for depth in range(1, min(deepest, len(self.survival)) + 1):
             self.survival[depth - 1] += MEMORY * ((len(path) >= depth) - self.survival[depth - 1])
-        for depth in range(deepest + 1, len(self.survival) + 1):  # not tried: no better than one shallower goes on
-            if depth >= 2:
-                ratio = self.survival[depth - 2] / (self.survival[depth - 3] if depth >= 3 else 1.0)
-                self.survival[depth - 1] = min(self.survival[depth - 2], self.survival[depth - 2] * max(ratio, 0.05))
+        for depth in range(max(deepest, 1) + 1, len(self.survival) + 1):  # not tried: drifts to where the record of the shallower ones points
+            above = self.survival[depth - 2]
+            ratio = above / (self.survival[depth - 3] if depth >= 3 else 1.0)
+            self.survival[depth - 1] += MEMORY * (above * min(1.0, max(ratio, 0.05)) - self.survival[depth - 1])
         if verified.values is not None:
             self.hoped += SLOW * (sum(verified.values) - self.hoped) if len(verified) else 0.0
             self.got += SLOW * (len(path) - self.got) if len(verified) else 0.0
