@@ -27,6 +27,7 @@ from mlxspec.target import Target
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
+OWN_RATE = 0.03  # and one row count within it
 BUDGET = 4.0  # seconds after which no longer chains are timed
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
@@ -38,6 +39,7 @@ class CostCurve:
         self.rows = tuple(rows)
         self.base = list(base)
         self.slope = list(slope)
+        self.pace = 1.0  # how much slower the machine is of late than when it was measured
 
     @classmethod
     def flat(cls) -> "CostCurve":
@@ -46,12 +48,17 @@ class CostCurve:
 
     def seconds(self, rows: int, context: int) -> float:
         """The cost of a forward of ``rows`` rows after ``context`` tokens."""
-        return self._at(self.base, rows) + context * self._at(self.slope, rows)
+        return self.pace * (self._at(self.base, rows) + context * self._at(self.slope, rows))
 
     def see(self, rows: int, context: int, seconds: float) -> None:
-        """A live round took so long: move the nearest measured rows a little towards it. One that was held up counts as twice as long at most."""
+        """A live round took so long: move the whole curve towards it, and the nearest measured rows a little more.
+
+        A round that was held up counts as twice as long at most.
+        """
+        off = min(2.0, seconds / self.seconds(rows, context)) - 1
         nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
-        self.base[nearest] *= 1 + RATE * (min(2.0, seconds / self.seconds(rows, context)) - 1)
+        self.pace *= 1 + RATE * off
+        self.base[nearest] *= 1 + OWN_RATE * off
 
     def _at(self, values: Sequence[float], rows: int) -> float:
         right = next((i for i, measured in enumerate(self.rows) if measured >= rows), len(self.rows) - 1)

@@ -167,9 +167,13 @@ def test_live_rounds_move_the_curve_and_hiccups_do_not() -> None:
     curve = CostCurve((1, 2), [1.0, 2.0], [0.0, 0.0])
     for _ in range(60):
         curve.see(2, 0, 2.6)
-    curve.see(1, 0, 50.0)
     assert curve.seconds(2, 0) == pytest.approx(2.6, rel=0.01)
-    assert curve.seconds(1, 0) == pytest.approx(1.1)
+    assert 1.1 < curve.seconds(1, 0) < 1.25  # the whole machine is slower, as far as is known
+    for _ in range(60):
+        curve.see(1, 0, 1.0)
+    assert curve.seconds(1, 0) == pytest.approx(1.0, rel=0.01)
+    curve.see(1, 0, 50.0)
+    assert curve.seconds(1, 0) < 1.15
 
 
 def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:

@@ -18,10 +18,10 @@ from mlxspec.sampling import Context
 
 MEMORY = 0.08  # weight of the latest round in running means
 SLOW = 0.02  # the same for what needs many rounds to be known
-PATIENCE = 6  # rounds that lose time before a pause
-LOSS = 0.92  # of plain decoding's tokens a second, in a running mean: below this it is no accident
+DEBT = 3.0  # plain forwards lost, in a sum that forgets, before a pause
+TRIAL = 1.2  # and in the trial that ends one
+FORGET = 0.98
 SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
-TRIAL = 2  # rounds tried after a pause
 NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
@@ -42,7 +42,7 @@ class AdaptiveDrafter:
         self.reason: str | None = None
         self.pause = SHORTEST
         self.resting = 0  # rounds left of a pause
-        self.lost = 0  # rounds in a row, more or less, that lost time
+        self.won = 0.0  # plain forwards won by drafting, in a sum that forgets
         self.gain = 1.0  # tokens a second against plain decoding, a running mean
         self.tokens, self.seconds = 1.0, cost.seconds(1, 0) / 1.2  # of a round, running means
 
@@ -83,7 +83,7 @@ class AdaptiveDrafter:
     def _rest(self) -> Proposal:
         self.resting -= 1
         if not self.resting:
-            self.lost = PATIENCE - TRIAL
+            self.won = TRIAL - DEBT
         return Proposal(rest=self.resting > 0)
 
     def _best(self, token: int, limit: int, context: Context) -> Proposal:
@@ -106,16 +106,13 @@ class AdaptiveDrafter:
 
     def _weigh(self, tokens: int, seconds: float, plain: float) -> None:
         """Pause where drafting has lost time for a while."""
-        self.gain += MEMORY * 2 * (tokens * plain / seconds - self.gain)
-        if tokens * plain >= seconds:
-            self.lost = max(0, self.lost - 2)
-            if self.lost == 0:
-                self.state, self.reason, self.pause = "on", None, SHORTEST
-            return
-        self.lost += 1
-        if self.lost >= PATIENCE and self.gain < LOSS:
+        self.gain += MEMORY * (tokens * plain / seconds - self.gain)
+        self.won = FORGET * self.won + tokens - seconds / plain
+        if self.won > 0:
+            self.state, self.reason, self.pause = "on", None, SHORTEST
+        elif self.won < -DEBT:
             self.state = "paused"
-            self.reason = f"drafting was slower than plain decoding ({self.gain:.2f} x); tried again every {self.pause} rounds"
+            self.reason = f"drafting was slower than plain decoding ({self.gain:.2f} x of late); tried again every {self.pause} rounds"
             self.resting, self.pause = self.pause, min(2 * self.pause, LONGEST)
 
 
