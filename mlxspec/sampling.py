@@ -112,7 +112,7 @@ class Context:
     def __init__(
         self,
         sampler: Sampler,
-        history: Sequence[int],
+        history: Sequence[int | mx.array],
         *,
         coupled: bool = True,
         width: int | None = None,
@@ -151,6 +151,14 @@ class Context:
         if self._first is None:
             self._first = self.draw(logits[0])
         return self._first
+
+    def after(self, token: mx.array) -> "Context":
+        """The context one token further on, the token not yet evaluated."""
+        return Context(self.sampler, [*self.history, token], coupled=self.coupled, width=self.width, rows=self.rows)
+
+    def remember(self, drawn: mx.array) -> None:
+        """Row 0 was drawn already."""
+        self._first = drawn
 
     def target_tokens(self, proposal: Proposal, logits: mx.array) -> Callable[[int], int]:
         """What the target says below each row (-1: the pending token), drawn when asked for, so that a round pays only for rows it visits.

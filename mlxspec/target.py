@@ -63,7 +63,7 @@ class Target:
         self.probed = False
         self.user: Any = None  # the reply that has the cache now
         self._taps = _extend(model)
-        self._ahead: Rows | None = None
+        self._ahead: tuple[Rows, mx.array] | None = None  # a step started early, and what it says
         self._run: tuple[int, ...] = ()  # the tokens of the last run
         self.reused = 0  # tokens of the last prompt that were in the cache already
         self.reset()
@@ -127,15 +127,18 @@ class Target:
         if self._ahead is not None:
             if len(proposal):
                 raise DrafterError("The drafter said it would rest and proposed all the same: leave Proposal.rest False.")
-            rows, self._ahead = self._ahead, None
+            (rows, drawn), self._ahead = self._ahead, None
+            context.remember(drawn)
         else:
             rows = self._forward(mx.array([token, *proposal.tokens], mx.uint32), taps, proposal)
         self._run = (token, *proposal.tokens)
         self._open = True
         if proposal.rest:
             first = context.first(rows.logits)
-            self._ahead = self._forward(first[None], taps)
-            mx.async_eval(first, self._ahead.logits)
+            ahead = self._forward(first[None], taps)
+            drawn = context.after(first).draw(ahead.logits[0])
+            self._ahead = ahead, drawn
+            mx.async_eval(drawn, ahead.logits)
         return rows
 
     def keep(self, path: Sequence[int]) -> None:
