@@ -4,7 +4,6 @@ Knows no command line. The order: the target is loaded, the text is written (or 
 """
 
 import gc
-import hashlib
 import json
 import resource
 import sys
@@ -18,6 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlxspec import __version__
+from mlxspec.choose import tokens_digest
 from mlxspec.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, read_records
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading import Loaded, load_model
@@ -215,12 +215,6 @@ def check_start(folder: Path, loaded: Loaded) -> None:
         raise DrafterError(f"--from {folder} has no config.json that can be read: give a folder that mlxspec train wrote.") from error
     if about.get("target_digest") not in (None, loaded.digest):
         raise DrafterError(f"--from {folder} was trained for {about.get('target')}, not for this {loaded.name}: give a drafter of the same model.")
-
-
-def tokens_digest(tokenizer: Any) -> str:
-    """A name for the tokens and their numbers."""
-    words = sorted((number, word) for word, number in tokenizer.get_vocab().items())
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 def finish(options: TrainOptions, about: dict[str, Any], progress: Progress, trainer: Trainer, say: Say) -> dict[str, Any]:
