@@ -6,6 +6,7 @@ where it stands.
 >>> # config.toml
 >>> temperature = 0.2
 >>> stop = ["###"]
+>>> theme = "nord"  # of the chat, as is the table [keys]
 """
 
 import difflib
@@ -22,6 +23,7 @@ from mlxspec.paths import config_file
 from mlxspec.terminal import one_line
 
 KNOWN = (*FIELDS, "stats")
+SCREEN = ("theme", "keys")  # of the chat alone: read by ``for_screen``
 PREFIX = "MLXSPEC_"
 ELSEWHERE: tuple[str, ...] = ()  # variables with our prefix that are read in other places
 
@@ -33,22 +35,38 @@ def settings(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def from_file(path: Path) -> dict[str, Any]:
     """The settings of a config file; none where there is no such file."""
+    result: dict[str, Any] = {}
+    for key, value in _table(path).items():
+        name = key.replace("-", "_")
+        if name in SCREEN:
+            continue
+        if name not in KNOWN:
+            raise UsageError(f"{path}: the key {one_line(key)!r} is unknown{hint(name, KNOWN)}.")
+        result[name] = checked(name, value, f"{path}: {key}")
+    return result
+
+
+def for_screen(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The theme and the table of keys that a config file gives the chat, unchecked but for their kinds."""
+    table = _table(path)
+    theme, keys = table.get("theme"), table.get("keys", {})
+    if not isinstance(theme, str | None):
+        raise UsageError(f"{path}: theme {theme!r} is of the wrong kind: write a name in quotes.")
+    if not isinstance(keys, dict):
+        raise UsageError(f"{path}: keys {keys!r} is of the wrong kind: write a table, [keys].")
+    return theme, keys
+
+
+def _table(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            table = tomllib.load(file)
+            return tomllib.load(file)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"The config file {path} cannot be read ({error.strerror}): make it readable, or move it away.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"The config file {path} is no TOML ({one_line(str(error))}): mend that line.") from None
-    result: dict[str, Any] = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in KNOWN:
-            raise UsageError(f"{path}: the key {one_line(key)!r} is unknown{hint(name, KNOWN)}.")
-        result[name] = checked(name, value, f"{path}: {key}")
-    return result
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mlxspec.arguments import FIELDS, kind_of
-from mlxspec.config import from_environment, from_file, settings
+from mlxspec.config import for_screen, from_environment, from_file, settings
 from mlxspec.errors import UsageError
 from tests.fake_engine import isolate
 
@@ -80,6 +80,19 @@ def test_what_is_wrong_in_a_file_is_said_with_its_place(home: Path, text: str, w
         from_file(written(home, text))
     assert all(word in str(error.value) for word in words), str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_theme_and_keys_are_for_the_screen_alone(home: Path) -> None:
+    path = written(home, 'theme = "nord"\ntemperature = 1\n[keys]\nsend = "ctrl+s"\n')
+    assert from_file(path) == {"temperature": 1}
+    assert for_screen(path) == ("nord", {"send": "ctrl+s"})
+    assert for_screen(home / "none.toml") == (None, {})
+
+
+@pytest.mark.parametrize("text", ["theme = 3", "keys = 'all'"])
+def test_theme_and_keys_are_of_their_kinds(home: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="wrong kind"):
+        for_screen(written(home, text))
 
 
 def test_no_file_sets_nothing_and_an_unreadable_one_is_an_error(home: Path) -> None:
