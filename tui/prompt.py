@@ -1,0 +1,115 @@
+"""The prompt: several lines, paste, history, keys of its own. Says by messages what the user wants; knows no engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+LARGE = 2000  # characters from which a paste is worth a word
+
+
+class Prompt(TextArea):
+    """What the user is about to say."""
+
+    HELP = "Type a message. `/` at the start makes it a command, as `/help`."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "send", priority=True, id="send"),
+        Binding("ctrl+j,shift+enter", "newline", "newline", priority=True, id="newline"),
+        Binding("tab", "select_turns", "messages", priority=True, show=False, id="select_turns"),
+        Binding("ctrl+d", "delete_or_quit", "quit where the prompt is empty", priority=True, show=False, id="delete_or_quit"),
+        Binding("ctrl+up", "older", "earlier prompt", priority=True, show=False, id="older"),
+        Binding("ctrl+down", "newer", "later prompt", priority=True, show=False, id="newer"),
+    ]
+
+    @dataclass
+    class Sent(Message):
+        """The user pressed send."""
+
+        text: str
+
+    class Left(Message):
+        """The user wants to walk through the conversation."""
+
+    class QuitAsked(Message):
+        """Ctrl+D with nothing typed."""
+
+    @dataclass
+    class Pasted(Message):
+        """Much was pasted at once."""
+
+        lines: int
+        characters: int
+
+    def __init__(self, clean: Callable[[str], str], id: str | None = None) -> None:
+        super().__init__(id=id, soft_wrap=True, compact=True, highlight_cursor_line=False, placeholder="Say something, or / for a command")
+        self._clean = clean
+        self._past: list[str] = []
+        self._at = 0  # place in the past; its length is the present
+        self._draft = ""
+
+    def remember(self, prompts: list[str]) -> None:
+        """What was said before, oldest first."""
+        self._past = list(prompts)
+        self._at = len(self._past)
+
+    def put(self, text: str) -> None:
+        """Replace what stands there, with the cursor at its end."""
+        self.load_text(self._clean(text))
+        self.move_cursor(self.document.end)
+
+    def take(self) -> str:
+        """What stands there, which is then gone."""
+        text = self.text
+        self.load_text("")
+        self._at = len(self._past)
+        return text
+
+    def action_send(self) -> None:
+        if self.text.strip():
+            self.post_message(self.Sent(self.text))
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+
+    def action_select_turns(self) -> None:
+        self.post_message(self.Left())
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if self.cursor_location == (0, 0) and not select:
+            self.post_message(self.Left())
+        else:
+            super().action_cursor_up(select)
+
+    def action_delete_or_quit(self) -> None:
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.QuitAsked())
+
+    def action_older(self) -> None:
+        self._step(-1)
+
+    def action_newer(self) -> None:
+        self._step(1)
+
+    def _step(self, by: int) -> None:
+        place = self._at + by
+        if not 0 <= place <= len(self._past):
+            return
+        if self._at == len(self._past):
+            self._draft = self.text
+        self._at = place
+        self.put(self._past[place] if place < len(self._past) else self._draft)
+
+    def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]  # runs before TextArea's own, which is then left out
+        event.prevent_default()
+        event.stop()
+        text = self._clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        self.insert(text)
+        self.scroll_cursor_visible()
+        if len(text) >= LARGE:
+            self.post_message(self.Pasted(text.count("\n") + 1, len(text)))

@@ -1,0 +1,184 @@
+"""One turn of a conversation as a widget: what the user said, what the model said, a notice. Knows no engine.
+
+All of it is foreign text: it comes here cleaned of control sequences and is shown as Content, never as markup.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from markdown_it import MarkdownIt
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Markdown, Static
+
+from mlxspec.tui.fence import OpenFence
+from mlxspec.tui.flow import Flow
+
+VIEWS = ("markdown", "raw", "origin")
+
+
+def parser() -> MarkdownIt:
+    """A parser that keeps ``<…>`` as text."""
+    return MarkdownIt("gfm-like", {"html": False})
+
+
+class Turn(Vertical, can_focus=True):
+    """A message of the conversation. ``number`` is its place among the messages."""
+
+    HELP = "A message. `y` copies its source, `enter` unfolds thinking, `escape` goes back to the prompt."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "want('above')", "above", show=False, id="turn_above"),
+        Binding("down,j", "want('below')", "below", show=False, id="turn_below"),
+        Binding("escape,tab", "want('prompt')", "prompt", id="turn_leave"),
+        Binding("y", "want('copy')", "copy", id="turn_copy"),
+        Binding("b", "want('copy_code')", "copy code", show=False, id="turn_copy_code"),
+        Binding("e", "want('edit')", "edit", id="turn_edit"),
+        Binding("r", "want('regenerate')", "again", id="turn_regenerate"),
+        Binding("c", "want('continue')", "continue", id="turn_continue"),
+        Binding("d", "want('delete')", "delete", id="turn_delete"),
+        Binding("enter", "want('unfold')", "unfold", show=False, id="turn_unfold"),
+        Binding("left", "want('round_before')", "round before", show=False, id="turn_round_before"),
+        Binding("right", "want('round_after')", "round after", show=False, id="turn_round_after"),
+    ]
+
+    @dataclass
+    class Wanted(Message):
+        """The user pressed a key on a turn."""
+
+        turn: "Turn"
+        what: str
+
+    def __init__(self, number: int, source: str) -> None:
+        super().__init__()
+        self.number = number
+        self.source = source
+
+    def action_want(self, what: str) -> None:
+        self.post_message(self.Wanted(self, what))
+
+
+class UserTurn(Turn):
+    """What the user said, as it was typed."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content("you"), classes="who")
+        yield Static(Content(self.source), classes="said")
+
+
+class NoteTurn(Static):
+    """A line that is no message: something the user should know."""
+
+    def __init__(self, text: str, error: bool = False) -> None:
+        super().__init__(Content(text), classes="error" if error else "", markup=False)
+
+
+class ReplyTurn(Turn):
+    """What the model said: streamed, then whole; as Markdown, raw, or by origin; thinking folded."""
+
+    def __init__(self, number: int, source: str = "", who: str = "model", view: str = "markdown") -> None:
+        super().__init__(number, source)
+        self.view = view
+        self.streaming = False
+        self.origin: Content | None = None
+        self._who = who
+        self._flow = Flow()
+        self._flow.feed(source)
+        self._drawn = 0  # characters of the settled text in the Markdown widget
+        self._restarts = 0
+        self._folded = True
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content(self._who), classes="who")
+        yield Static("", classes="thinking", markup=False)
+        yield Markdown(parser_factory=parser, open_links=False)
+        yield OpenFence()
+        yield Static("", classes="plain", markup=False)
+        yield Static("", classes="about", markup=False)
+
+    async def on_mount(self) -> None:
+        await self.show(self.view)
+
+    @property
+    def markdown(self) -> Markdown:
+        return self.query_one(Markdown)
+
+    def feed(self, piece: str) -> None:
+        """More text. Nothing is drawn before ``draw``."""
+        self.source += piece
+        self._flow.feed(piece)
+        self.streaming = True
+
+    async def draw(self) -> None:
+        """Bring the screen up to what was fed."""
+        self._draw_thinking()
+        if self.view != "markdown":
+            self._draw_plain()
+            return
+        if self._flow.restarts != self._restarts:
+            self._restarts, self._drawn = self._flow.restarts, 0
+            await self.markdown.update("")
+        settled = self._flow.settled
+        fresh = settled[self._drawn :] if self._drawn else settled.lstrip("\n")
+        self._drawn = len(settled) if fresh else 0
+        if fresh:
+            await self.markdown.append(fresh)
+        self.query_one(OpenFence).show(self._flow.fence)
+
+    async def finish(self, about: str) -> None:
+        """The reply is whole: draw all of it once more, since pieces can end in another picture than the whole."""
+        self.streaming = False
+        self.about(about)
+        await self.show(self.view)
+
+    def about(self, text: str) -> None:
+        """The line below the reply."""
+        line = self.query_one(".about", Static)
+        line.update(Content(text))
+        line.display = bool(text)
+
+    async def show(self, view: str) -> None:
+        """Change the view. Where no origin is known the origin view shows the source."""
+        self.view = view
+        plain = view != "markdown"
+        self.markdown.display = not plain
+        self.query_one(".plain", Static).display = plain
+        self._draw_thinking()
+        if self.streaming and not plain:
+            self._drawn = 0
+            await self.markdown.update("")
+            await self.draw()
+            return
+        self.query_one(OpenFence).show("")
+        if plain:
+            self._draw_plain()
+        else:
+            await self.markdown.update(self._flow.answer)
+            self._drawn = len(self._flow.settled)
+
+    def unfold(self) -> None:
+        """Show the thinking, or hide it again."""
+        self._folded = not self._folded
+        self._draw_thinking()
+
+    def _draw_plain(self) -> None:
+        content = self.origin if self.view == "origin" and self.origin is not None else Content(self.source)
+        self.query_one(".plain", Static).update(content)
+
+    def _draw_thinking(self) -> None:
+        """One line while folded: how much was thought, and whether it goes on."""
+        line = self.query_one(".thinking", Static)
+        thinking = self._flow.thinking.strip("\n")
+        line.display = bool(thinking or self._flow.thinks) and self.view == "markdown"
+        if line.display:
+            state = "thinking …" if self._flow.thinks and self.streaming else "thought"
+            head = f"{'▸' if self._folded else '▾'} {state} ({len(thinking.split())} words)"
+            line.update(Content(head if self._folded else f"{head}\n{thinking}"))
+
+
+def code_blocks(source: str) -> Sequence[str]:
+    """The contents of the fences of a text, in order."""
+    return [token.content for token in parser().parse(source) if token.type in ("fence", "code_block")]
