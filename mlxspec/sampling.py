@@ -97,6 +97,11 @@ class Sampler:
             self._noise[key] = mx.random.gumbel((self.vocab_size,), key=mx.random.key(mix(self.seed, *key)))
         return self._noise[key]
 
+    def perturb(self, scores: mx.array, position: int, ids: mx.array | None = None) -> mx.array:
+        """Scores plus the target's noise: the target says their argmax, a coupled drafter offers their top. ``ids``: the columns' tokens, if not all."""
+        noise = self.noise(position, "target")
+        return scores + noise if ids is None or isinstance(noise, float) else scores + noise[ids]
+
     def uniform(self, position: int, purpose: str, salt: int = 0) -> float:
         """A number in [0, 1) for the same kind of key, with 53 bits."""
         return (mix(self.seed, position, PURPOSES.index(purpose), salt, 1) >> 11) / (1 << 53)
@@ -140,7 +145,7 @@ class Context:
 
     def perturbed(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
         """Scores plus the target's noise, (vocab,): the target says their argmax, a coupled drafter offers their top."""
-        return self.scores(logits, ancestors) + self.sampler.noise(self.position + len(ancestors), "target")
+        return self.sampler.perturb(self.scores(logits, ancestors), self.position + len(ancestors))
 
     def draw(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
         """What the target says after one row of its logits: a token, not yet evaluated."""
@@ -181,9 +186,9 @@ class Context:
         """A token from ``probs`` with noise of its own, keyed by round and depth, so that no draw serves twice; not yet evaluated."""
         return mx.argmax(mx.log(probs) + self.sampler.noise(self.position + depth, purpose, salt=self.position))
 
-    def uniform(self, depth: int, purpose: str) -> float:
-        """A uniform number of this round and depth."""
-        return self.sampler.uniform(self.position + depth, purpose, salt=self.position)
+    def uniform(self, depth: int, purpose: str, trial: int = 0) -> float:
+        """A uniform number of this round and depth; trials count up where one is not enough."""
+        return self.sampler.uniform(self.position + depth, purpose, salt=self.position + (trial << 40))
 
 
 def whole(x: mx.array) -> int:

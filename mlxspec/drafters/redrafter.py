@@ -143,6 +143,10 @@ class Vocabulary:
         spread[self.ids] = row
         return spread
 
+    def tokens_of(self, columns: mx.array | None) -> mx.array | None:
+        """The target's ids of some columns (None: of all); None where all columns are the target's tokens in order."""
+        return self.ids if columns is None else columns if self.ids is None else self.ids[columns]
+
     def tokens(self, places: mx.array, columns: mx.array | None, width: int) -> mx.array:
         """The target's ids of places in flattened rows of ``width``, these being some ``columns`` of the logits (None: all)."""
         column = places % width if columns is None else columns.reshape(-1)[places]
@@ -178,9 +182,7 @@ class Draws:
         if sampler.temperature > 0:
             x = x * (1 / sampler.temperature)
         if self.noisy:
-            noise: Any = sampler.noise(self.position + len(said), "target")
-            noise = self.vocabulary.gather(noise)
-            x = x + (noise if columns is None else noise[columns])
+            x = sampler.perturb(x, self.position + len(said), self.vocabulary.tokens_of(columns))
         return x * self.scale, columns
 
 
