@@ -48,8 +48,8 @@ class OptionsScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f5", "leave", "close"),
-        Binding("down", "app.focus_next", "next", show=False),
-        Binding("up", "app.focus_previous", "before", show=False),
+        Binding("down", "app.focus_next", "next", show=False, priority=True),
+        Binding("up", "app.focus_previous", "before", show=False, priority=True),
     ]
 
     @dataclass

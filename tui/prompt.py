@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 
 LARGE = 2000  # characters from which a paste is worth a word
@@ -68,6 +69,11 @@ class Prompt(TextArea):
         self._at = len(self._past)
         return text
 
+    def render_line(self, y: int) -> Strip:
+        if self.content_size.width < 2:  # nothing can be wrapped to less
+            return Strip.blank(self.size.width)
+        return super().render_line(y)
+
     def action_send(self) -> None:
         if self.text.strip():
             self.post_message(self.Sent(self.text))
@@ -109,7 +115,6 @@ class Prompt(TextArea):
         event.prevent_default()
         event.stop()
         text = self._clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        self.insert(text)
-        self.scroll_cursor_visible()
+        self.move_cursor(self.replace(text, *self.selection).end_location)
         if len(text) >= LARGE:
             self.post_message(self.Pasted(text.count("\n") + 1, len(text)))

@@ -1,6 +1,6 @@
 """One turn of a conversation as a widget: what the user said, what the model said, a notice. Knows no engine.
 
-All of it is foreign text: it comes here cleaned of control sequences and is shown as Content, never as markup.
+All of it is foreign text: it is cleaned of control sequences here, and shown as Content, never as markup.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Markdown, Static
 
+from mlxspec.terminal import Cleaner, clean
 from mlxspec.tui.fence import OpenFence
 from mlxspec.tui.flow import Flow
 
@@ -66,14 +67,14 @@ class UserTurn(Turn):
 
     def compose(self) -> ComposeResult:
         yield Static(Content("you"), classes="who")
-        yield Static(Content(self.source), classes="said")
+        yield Static(Content(clean(self.source)), classes="said")
 
 
 class NoteTurn(Static):
     """A line that is no message: something the user should know."""
 
     def __init__(self, text: str, error: bool = False) -> None:
-        super().__init__(Content(text), classes="error" if error else "", markup=False)
+        super().__init__(Content(clean(text)), classes="error" if error else "", markup=False)
 
 
 class ReplyTurn(Turn):
@@ -84,9 +85,10 @@ class ReplyTurn(Turn):
         self.view = view
         self.streaming = False
         self.origin: Content | None = None
-        self._who = who
+        self._who = clean(who)
+        self._cleaner = Cleaner()
         self._flow = Flow()
-        self._flow.feed(source)
+        self._flow.feed(self._cleaner.feed(source))
         self._drawn = 0  # characters of the settled text in the Markdown widget
         self._restarts = 0
         self._folded = True
@@ -100,6 +102,7 @@ class ReplyTurn(Turn):
         yield Static("", classes="about", markup=False)
 
     async def on_mount(self) -> None:
+        self.about("")
         await self.show(self.view)
 
     @property
@@ -109,7 +112,7 @@ class ReplyTurn(Turn):
     def feed(self, piece: str) -> None:
         """More text. Nothing is drawn before ``draw``."""
         self.source += piece
-        self._flow.feed(piece)
+        self._flow.feed(self._cleaner.feed(piece))
         self.streaming = True
 
     async def draw(self) -> None:
@@ -131,13 +134,14 @@ class ReplyTurn(Turn):
     async def finish(self, about: str) -> None:
         """The reply is whole: draw all of it once more, since pieces can end in another picture than the whole."""
         self.streaming = False
+        self._flow.feed(self._cleaner.flush())
         self.about(about)
         await self.show(self.view)
 
     def about(self, text: str) -> None:
         """The line below the reply."""
         line = self.query_one(".about", Static)
-        line.update(Content(text))
+        line.update(Content(clean(text)))
         line.display = bool(text)
 
     async def show(self, view: str) -> None:
@@ -165,7 +169,7 @@ class ReplyTurn(Turn):
         self._draw_thinking()
 
     def _draw_plain(self) -> None:
-        content = self.origin if self.view == "origin" and self.origin is not None else Content(self.source)
+        content = self.origin if self.view == "origin" and self.origin is not None else Content(self._flow.source)
         self.query_one(".plain", Static).update(content)
 
     def _draw_thinking(self) -> None:

@@ -1,0 +1,363 @@
+"""Prompt, panel, pickers and forms, each alone: every key, foreign text, and what they say to the app."""
+
+from typing import Any
+
+import pytest
+from textual import events
+from textual.widgets import Input, OptionList, Static
+
+from mlxspec.events import Done, Step, Text
+from mlxspec.options import Options
+from mlxspec.terminal import clean
+from mlxspec.tui.compare_screen import CompareScreen
+from mlxspec.tui.help_screen import HelpScreen
+from mlxspec.tui.keys import bindings_of
+from mlxspec.tui.options_screen import OptionsScreen, read, written
+from mlxspec.tui.panel import RoundStrip, SpeculationPanel
+from mlxspec.tui.picker import Choice, Item, Picker
+from mlxspec.tui.prompt import Prompt
+from mlxspec.tui.reports import Baseline, Compared, Lane
+from mlxspec.tui.tally import Tally
+from tests.tui.pilot import run, screen_text, staged, until
+from tests.tui.test_tally import rounds
+
+EVIL = "\x1b]52;c;aGk=\x07\x1b[2J[bold]x[/bold] [red"
+
+
+# ---- The prompt --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_enter_sends_and_ctrl_j_makes_a_line() -> None:
+    async def test() -> None:
+        async with staged(Prompt(clean)) as (app, pilot):
+            await pilot.press("enter", "a", "ctrl+j", "b", "shift+enter", "c", "enter")
+            assert [sent.text for sent in app.of(Prompt.Sent)] == ["a\nb\nc"]
+
+    run(test())
+
+
+def test_keys_of_the_prompt() -> None:
+    async def test() -> None:
+        prompt = Prompt(clean)
+        async with staged(prompt) as (app, pilot):
+            prompt.remember(["first", "second\nline"])
+            await pilot.press("ctrl+up")
+            assert prompt.text == "second\nline"
+            await pilot.press("ctrl+up", "ctrl+up")
+            assert prompt.text == "first"
+            await pilot.press("ctrl+down", "ctrl+down", "ctrl+down")
+            assert prompt.text == ""
+            await pilot.press("ctrl+d")
+            assert len(app.of(Prompt.QuitAsked)) == 1
+            await pilot.press("x", "left", "ctrl+d")
+            assert prompt.text == "" and len(app.of(Prompt.QuitAsked)) == 1
+            await pilot.press("up", "tab")
+            assert len(app.of(Prompt.Left)) == 2
+
+    run(test())
+
+
+def test_what_was_begun_comes_back_after_looking_at_the_past() -> None:
+    async def test() -> None:
+        prompt = Prompt(clean)
+        async with staged(prompt) as (_, pilot):
+            prompt.remember(["old"])
+            await pilot.press("n", "e", "w", "ctrl+up", "ctrl+down")
+            assert prompt.text == "new"
+
+    run(test())
+
+
+def test_a_large_paste_is_quick_clean_and_said() -> None:
+    """200 kB: well under a second of this process's time; no line of it is sent."""
+
+    async def test() -> None:
+        import time
+
+        prompt = Prompt(clean)
+        async with staged(prompt) as (app, pilot):
+            text = "a line of [text] \x1b[31m\r\n" * 10_000
+            started = time.process_time()
+            app.post_message(events.Paste(text))
+            await until(pilot, lambda: bool(prompt.text))
+            await pilot.pause()
+            spent = time.process_time() - started
+            assert prompt.text == "a line of [text] \n" * 10_000
+            assert [(pasted.lines, pasted.characters) for pasted in app.of(Prompt.Pasted)] == [(10_001, 180_000)]
+            assert app.of(Prompt.Sent) == []
+            assert spent < 1.0
+            assert prompt.size.height <= 10
+
+    run(test())
+
+
+def test_a_paste_replaces_what_is_selected() -> None:
+    async def test() -> None:
+        prompt = Prompt(clean)
+        async with staged(prompt) as (app, pilot):
+            prompt.put("abc")
+            prompt.select_all()
+            app.post_message(events.Paste("xyz"))
+            await until(pilot, lambda: prompt.text == "xyz")
+
+    run(test())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (10, 3)])
+def test_a_prompt_without_room_does_not_fail(size: tuple[int, int]) -> None:
+    async def test() -> None:
+        async with staged(Prompt(clean), size) as (app, pilot):
+            await pilot.press("a", "backspace")
+            assert app.return_code in (None, 0)
+
+    run(test())
+
+
+# ---- The panel ---------------------------------------------------------------------------------------------------------------------------
+
+
+def tallied() -> Tally:
+    tally = Tally()
+    for step in rounds():
+        tally.add(step)
+    return tally
+
+
+def test_numbers_of_the_panel() -> None:
+    async def test() -> None:
+        panel = SpeculationPanel()
+        async with staged(panel, (38, 40)) as (app, pilot):
+            panel.say_state("on", None, "redrafter")
+            panel.say_numbers(tallied(), Baseline(16.0, 90, 0.0, True))
+            await pilot.pause()
+            shown = screen_text(app)
+            for words in ("speculation ON · redrafter", "40.0 tok/s", "2.50× plain", "measured on this machine", "2.00 tokens/round", "accepted 4/9"):
+                assert words in shown, shown
+            assert "▆▁▆▁" in shown and "draft 20%" in shown and "verify 60%" in shown
+            assert "67%    100%" in shown
+            panel.say_numbers(tallied(), None, final=12.3)
+            await pilot.pause()
+            assert "12.3 tok/s" in screen_text(app) and "not measured yet" in screen_text(app)
+
+    run(test())
+
+
+@pytest.mark.parametrize("state", ["off", "paused"])
+def test_why_speculation_is_not_on(state: str) -> None:
+    async def test() -> None:
+        panel = SpeculationPanel()
+        async with staged(panel, (38, 20)) as (app, pilot):
+            panel.say_state(state, "the target takes no drafts [x]", "lookup")
+            await pilot.pause()
+            assert f"speculation {state.upper()}" in screen_text(app) and "takes no drafts [x]" in screen_text(app)
+
+    run(test())
+
+
+def test_rounds_are_selected_by_keys_and_by_mouse() -> None:
+    async def test() -> None:
+        panel = SpeculationPanel()
+        async with staged(panel, (38, 30)) as (app, pilot):
+            panel.say_numbers(tallied(), None)
+            strip = panel.strip
+            strip.focus()
+            await pilot.press("left")
+            assert strip.selected == 3
+            await pilot.press("left", "left")
+            assert strip.selected == 1
+            await pilot.press("right", "home")
+            assert strip.selected == 0
+            await pilot.press("left", "end")
+            assert strip.selected == 3
+            await pilot.click(RoundStrip, offset=(2, 0))
+            assert strip.selected == 2
+            assert "  ▲" in screen_text(app)
+            await pilot.press("escape")
+            assert strip.selected is None and len(app.of(RoundStrip.Left)) == 1
+            assert [message.round for message in app.of(RoundStrip.Selected)][-3:] == [3, 2, None]
+
+    run(test())
+
+
+def test_of_many_rounds_the_newest_are_shown() -> None:
+    async def test() -> None:
+        strip = RoundStrip()
+        async with staged(strip, (20, 5)) as (app, pilot):
+            strip.cells = "▁" * 50 + "█" * 10
+            await pilot.pause()
+            assert screen_text(app).splitlines()[0] == "▁" * 10 + "█" * 10
+            strip.focus()
+            await pilot.press("home")
+            assert strip.selected == 0 and screen_text(app).splitlines()[:2] == ["▁" * 20, "▲"]
+
+    run(test())
+
+
+# ---- The picker --------------------------------------------------------------------------------------------------------------------------
+
+ITEMS = [
+    Item("", "models"),
+    Item("one", "one [x]", "93 MB"),
+    Item("two", clean(EVIL), "too large", enabled=False),
+    Item("three", "three", "built-in"),
+]
+
+
+def test_choosing_by_keys() -> None:
+    async def test() -> None:
+        async with staged(Picker("pick [one", ITEMS)) as (app, pilot):
+            await pilot.press("down", "enter")
+            assert app.answer == Choice("three")
+
+    run(test())
+
+
+def test_typing_narrows_and_what_does_not_fit_cannot_be_chosen() -> None:
+    async def test() -> None:
+        picker = Picker("pick", ITEMS)
+        async with staged(picker) as (app, pilot):
+            assert "✗ [bold]x[/bold] [red  too large" in screen_text(app)
+            await pilot.press(*"too")
+            assert picker.highlighted is None
+            await pilot.press("enter")
+            assert app.screen is picker
+            await pilot.press("backspace", "backspace", *"hr")
+            assert picker.query_one(OptionList).option_count == 1
+            await pilot.press("enter")
+            assert app.answer == Choice("three")
+
+    run(test())
+
+
+def test_a_name_as_typed_and_further_actions() -> None:
+    async def test() -> None:
+        async with staged(Picker("pick", ITEMS, free="a hub id")) as (app, pilot):
+            await pilot.press(*"me/it", "enter")
+            assert app.answer == Choice("me/it")
+        async with staged(Picker("pick", ITEMS, actions=[("ctrl+e", "export", "export")])) as (app, pilot):
+            await pilot.press("ctrl+e")
+            assert app.answer == Choice("one", "export")
+        async with staged(Picker("pick", ITEMS)) as (app, pilot):
+            await pilot.press("escape")
+            assert app.answer is None
+
+    run(test())
+
+
+def test_a_thousand_items_and_none() -> None:
+    async def test() -> None:
+        many = [Item(f"{number}", f"item {number}") for number in range(1000)]
+        picker = Picker("pick", many)
+        async with staged(picker) as (app, pilot):
+            await pilot.press(*"item 999", "enter")
+            assert app.answer == Choice("999")
+        async with staged(Picker("pick", [])) as (app, pilot):
+            await pilot.press("enter", "down")
+            assert "nothing fits" in screen_text(app)
+
+    run(test())
+
+
+# ---- Forms and help ----------------------------------------------------------------------------------------------------------------------
+
+
+def refuse(chosen: Any) -> str | None:
+    try:
+        Options(**chosen)
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def test_parameters_are_set_checked_and_unset() -> None:
+    async def test() -> None:
+        screen = OptionsScreen({"temperature": 0.2}, {"top_p": 0.9}, refuse)
+        async with staged(screen, (100, 40)) as (app, pilot):
+            field = screen.query_one("#temperature", Input)
+            assert field.value == "0.2" and screen.query_one("#top_p", Input).placeholder == "0.9"
+            field.focus()
+            field.value = "1.5"
+            await pilot.press("enter")
+            field.value = "hot"
+            await pilot.press("enter")
+            assert "hot" in str(screen.query_one("#refused", Static).render()) and field.has_class("-refused")
+            field.value = ""
+            await pilot.press("down")
+            await until(pilot, lambda: not field.has_class("-refused"))
+            draft = screen.query_one("#draft_tokens", Input)
+            draft.focus()
+            draft.value = "4"
+            await pilot.press("escape")
+            changes = [(change.name, change.value, change.unset) for change in app.of(OptionsScreen.Changed)]
+            assert changes == [("temperature", 1.5, False), ("temperature", None, True), ("draft_tokens", 4, False)]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"), [("stop", "a b", ("a b",)), ("stop", '["a", "b"]', ("a", "b")), ("top_k", "5", 5), ("seed", "7", 7)]
+)
+def test_values_as_typed(name: str, text: str, value: Any) -> None:
+    assert read(name, text) == value
+    assert read(name, written(value)) == value
+
+
+def test_help_lists_keys_and_commands() -> None:
+    async def test() -> None:
+        screen = HelpScreen(bindings_of(Prompt), {"send": "ctrl+s"}, [("/model [NAME]", "another model")], [EVIL])
+        async with staged(screen, (100, 60)) as (app, pilot):
+            shown = screen_text(app)
+            assert "ctrl+s" in shown and "/model [NAME]" in shown and "newline" in shown
+            await pilot.press("f1")
+            assert app.screen is not screen
+
+    run(test())
+
+
+# ---- Two replies side by side ------------------------------------------------------------------------------------------------------------
+
+
+def ended(text: str, speed: float, drafter: str = "lookup") -> Done:
+    return Done(text, (1, 2), "stop", "m", drafter, "coupled", True, 1, {"tokens_per_second": speed})
+
+
+def test_a_comparison_ends_with_a_verdict() -> None:
+    async def test() -> None:
+        screen = CompareScreen("why [x]")
+        async with staged(screen, (100, 20)) as (app, pilot):
+            for name in ("plain", "speculative"):
+                for step in rounds():
+                    screen.feed(Lane(name, Text("word \x1b[2J", step)))
+            screen.draw()
+            await pilot.pause()
+            assert "word word" in screen_text(app) and "tok/s" in screen_text(app)
+            screen.finish(Compared(ended("a", 10.0), ended("a", 21.0), True))
+            await pilot.pause()
+            assert "2.10× plain on this prompt · identical: yes" in screen_text(app)
+            await pilot.press("escape")
+            assert app.of(CompareScreen.Left) == []
+
+    run(test())
+
+
+def test_a_difference_is_marked_in_both() -> None:
+    async def test() -> None:
+        screen = CompareScreen("why")
+        async with staged(screen, (100, 20)) as (app, pilot):
+            screen.feed(Lane("plain", Text("the cat", Step((1, 2)))))
+            screen.feed(Lane("speculative", Text("the dog", Step((1, 3)))))
+            screen.finish(Compared(ended("the cat", 10.0), ended("the dog", 9.0), False, 1, ("cat", "dog"), 0.00001, "score"))
+            await pilot.pause()
+            shown = screen_text(app)
+            assert "the ▶cat" in shown and "the ▶dog" in shown and "first difference at token 2" in shown and "1e-05" in shown
+
+    run(test())
+
+
+def test_leaving_early_is_said() -> None:
+    async def test() -> None:
+        async with staged(CompareScreen("why")) as (app, pilot):
+            await pilot.press("escape")
+            await until(pilot, lambda: len(app.of(CompareScreen.Left)) == 1)
+
+    run(test())

@@ -1,0 +1,96 @@
+"""The screen of the chat: a line on top, conversation and prompt, the panel at the right. Lays out and draws; decides nothing."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from mlxspec.terminal import clean
+from mlxspec.tui.conversation import Conversation
+from mlxspec.tui.panel import SpeculationPanel
+from mlxspec.tui.prompt import Prompt
+from mlxspec.tui.tally import bar
+
+LEAST = (30, 8)  # columns and rows
+
+
+class ChatScreen(Screen[None]):
+    """What is there while one chats. Its keys are actions of the app, so that dialogs can lie above it."""
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-tiny-width"), (LEAST[0], "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-tiny-height"), (LEAST[1], "-short"), (15, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.stop", "stop", id="stop"),
+        Binding("ctrl+n", "app.new", "new chat", show=False, priority=True, id="new"),
+        Binding("ctrl+o", "app.sessions", "sessions", show=False, priority=True, id="sessions"),
+        Binding("ctrl+r", "app.history", "search earlier prompts", show=False, priority=True, id="history"),
+        Binding("ctrl+g", "app.editor", "write in $EDITOR", show=False, priority=True, id="editor"),
+        Binding("ctrl+y", "app.copy", "copy last reply", show=False, priority=True, id="copy"),
+        Binding("f2", "app.panel", "panel", id="panel"),
+        Binding("f3", "app.view('origin')", "origin", id="origin"),
+        Binding("f4", "app.models", "model", id="models"),
+        Binding("f5", "app.options", "params", id="options"),
+        Binding("f6", "app.view('raw')", "raw", show=False, priority=True, id="raw"),
+        Binding("f7", "app.rounds", "rounds", show=False, priority=True, id="rounds"),
+        Binding("ctrl+end", "app.follow", "to the end", show=False, priority=True, id="follow"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content(f"too small: at least {LEAST[0]}×{LEAST[1]}"), id="too-small")
+        with Container(id="whole"):
+            yield Static("", id="top", markup=False)
+            with Horizontal(id="body"):
+                with Vertical(id="talk"):
+                    yield Conversation()
+                    yield Static("", id="status", markup=False)
+                    yield Prompt(clean, id="prompt")
+                yield SpeculationPanel()
+            yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.prompt.focus()
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.query_one(Conversation)
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.query_one(Prompt)
+
+    @property
+    def panel(self) -> SpeculationPanel:
+        return self.query_one(SpeculationPanel)
+
+    def say_top(self, parts: list[str]) -> None:
+        """The line on top."""
+        self.query_one("#top", Static).update(Content("   ".join(part for part in parts if part)))
+
+    def say_status(self, text: str, error: bool = False) -> None:
+        """The line above the prompt."""
+        line = self.query_one("#status", Static)
+        line.update(Content(text))
+        line.set_class(error, "error")
+
+
+def gauge(used: int, limit: int | None) -> str:
+    """How full the context is.
+
+    >>> gauge(1200, 2048)
+    'ctx ████▋    1.2k/2k'
+    """
+    if limit is None:
+        return f"ctx {_short(used)}"
+    return f"ctx {bar(used / limit, 8)} {_short(used)}/{_short(limit)}"
+
+
+def _short(count: int) -> str:
+    return str(count) if count < 1000 else f"{count / 1000:.1f}".removesuffix(".0") + "k"
+
+
+def memory(bytes_used: int | None) -> str:
+    return "" if not bytes_used else f"{bytes_used / 1e9:.1f} GB"
