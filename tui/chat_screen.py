@@ -21,8 +21,8 @@ LEAST = (30, 8)  # columns and rows
 class ChatScreen(Screen[None]):
     """What is there while one chats. Its keys are actions of the app, so that dialogs can lie above it."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-tiny-width"), (LEAST[0], "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-tiny-height"), (LEAST[1], "-short"), (15, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny-width"), (LEAST[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Screen has it
+    VERTICAL_BREAKPOINTS = [(0, "-tiny-height"), (LEAST[1], "-short"), (15, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.stop", "stop", id="stop"),
         Binding("ctrl+n", "app.new", "new chat", show=False, priority=True, id="new"),
