@@ -23,6 +23,7 @@ from mlxspec.paths import config_file
 from mlxspec.terminal import one_line
 
 KNOWN = (*FIELDS, "stats")
+SHORT = {word[2:].replace("-", "_"): name for name, field in FIELDS.items() for word in field.metadata["flags"] if word.startswith("--")}
 SCREEN = ("theme", "keys")  # of the chat alone: read by ``for_screen``
 PREFIX = "MLXSPEC_"
 ELSEWHERE: tuple[str, ...] = ()  # variables with our prefix that are read in other places
@@ -37,12 +38,12 @@ def from_file(path: Path) -> dict[str, Any]:
     """The settings of a config file; none where there is no such file."""
     result: dict[str, Any] = {}
     for key, value in _table(path).items():
-        name = key.replace("-", "_")
+        name = full(key.replace("-", "_"))
         if name in SCREEN:
             continue
         if name not in KNOWN:
             raise UsageError(f"{path}: the key {one_line(key)!r} is unknown{hint(name, KNOWN)}.")
-        result[name] = checked(name, value, f"{path}: {key}")
+        _put(result, name, checked(name, value, f"{path}: {key}"), f"{path}: {key}")
     return result
 
 
@@ -75,13 +76,24 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable in ELSEWHERE:
             continue
-        name = variable.removeprefix(PREFIX).lower()
+        name = full(variable.removeprefix(PREFIX).lower())
         if name not in KNOWN:
             known = [PREFIX + key.upper() for key in KNOWN]
             raise UsageError(f"The environment variable {one_line(variable)} is unknown{hint(variable, known)}.")
         if text:
-            result[name] = checked(name, text, variable)
+            _put(result, name, checked(name, text, variable), variable)
     return result
+
+
+def full(name: str) -> str:
+    """The option behind another spelling of its flag: ``temp`` is ``temperature``."""
+    return SHORT.get(name, name)
+
+
+def _put(result: dict[str, Any], name: str, value: Any, where: str) -> None:
+    if name in result and result[name] != value:
+        raise UsageError(f"{where} gives {name} a second time, with another value: keep one of them.")
+    result[name] = value
 
 
 def checked(name: str, value: Any, where: str) -> Any:

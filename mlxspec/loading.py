@@ -76,6 +76,7 @@ def _load(options: Options, say: Say) -> Loaded:
         raise ModelError(f"{brief(repr(name))} is no built-in model ({near(name)}), no path here and no hub repo id (owner/name): give one of those.")
     say(f"Model {name} from {source}.")
     model, tokenizer, config, sampling = gguf.load(path) if path.is_file() else _read_folder(path)
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True  # we say it ourselves, as an error
     dtype = options.dtype or ("float32" if runs_on_cpu() else None)
     if dtype is not None:
         set_dtype(model, getattr(mx, dtype))

@@ -141,3 +141,10 @@ def test_what_is_wrong_in_the_environment_names_the_variable(variable: str, text
 def test_the_environment_comes_before_the_file(home: Path) -> None:
     written(home, "temperature = 0.1\nseed = 3")
     assert settings({"MLXSPEC_TEMPERATURE": "0.2"}) == {"temperature": 0.2, "seed": 3}
+
+
+def test_other_spellings_of_a_flag_are_taken_once(home: Path) -> None:
+    assert from_environment({"MLXSPEC_TEMP": "0.3"}) == {"temperature": 0.3}
+    with pytest.raises(UsageError, match="MLXSPEC_TEMPERATURE gives temperature a second time"):
+        from_environment({"MLXSPEC_TEMP": "0.3", "MLXSPEC_TEMPERATURE": "0.4"})
+    assert from_file(written(home, "temp = 0.2\n")) == {"temperature": 0.2}
