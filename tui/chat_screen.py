@@ -5,12 +5,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
-from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Footer
 
 from mlxspec.terminal import clean
 from mlxspec.tui.conversation import Conversation
+from mlxspec.tui.line import Line
 from mlxspec.tui.panel import SpeculationPanel
 from mlxspec.tui.prompt import Prompt
 from mlxspec.tui.tally import bar
@@ -40,13 +40,13 @@ class ChatScreen(Screen[None]):
     ]
 
     def compose(self) -> ComposeResult:
-        yield Static(Content(f"too small: at least {LEAST[0]}×{LEAST[1]}"), id="too-small")
+        yield Line(f"too small: at least {LEAST[0]}×{LEAST[1]}", id="too-small")
         with Container(id="whole"):
-            yield Static("", id="top", markup=False)
+            yield Line(id="top")
             with Horizontal(id="body"):
                 with Vertical(id="talk"):
                     yield Conversation()
-                    yield Static("", id="status", markup=False)
+                    yield Line(id="status")
                     yield Prompt(clean, id="prompt")
                 yield SpeculationPanel()
             yield Footer(show_command_palette=False)
@@ -68,12 +68,12 @@ class ChatScreen(Screen[None]):
 
     def say_top(self, parts: list[str]) -> None:
         """The line on top."""
-        self.query_one("#top", Static).update(Content("   ".join(part for part in parts if part)))
+        self.query_one("#top", Line).say("   ".join(part for part in parts if part))
 
     def say_status(self, text: str, error: bool = False) -> None:
         """The line above the prompt."""
-        line = self.query_one("#status", Static)
-        line.update(Content(text))
+        line = self.query_one("#status", Line)
+        line.say(text)
         line.set_class(error, "error")
 
 

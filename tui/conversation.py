@@ -1,7 +1,8 @@
 """The conversation: turns one below the other, following the tail until the user scrolls. Takes plain messages; knows no engine."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -13,6 +14,17 @@ from textual.widgets import Static
 from mlxspec.tui.turns import VIEWS, NoteTurn, ReplyTurn, Turn, UserTurn
 
 SHOWN = 60  # messages drawn of a long conversation; the earlier ones are a key press away
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A message to show. A turn with the same ``key`` stands for it already."""
+
+    key: Any
+    role: str
+    text: str
+    who: str = "model"
+    about: str = ""
 
 
 class Earlier(Static):
@@ -51,34 +63,38 @@ class Conversation(VerticalScroll, can_focus=False):
         line.update(Content(text))
         line.display = bool(text) and not self.turns
 
-    async def fill(self, messages: Sequence[Mapping[str, str]], who: str, whole: bool = False) -> None:
-        """Show messages in place of what stands there; only the last ones where there are many."""
-        first = 0 if whole else max(0, len(messages) - SHOWN)
-        fresh: list[Widget] = []
-        if first:
-            fresh.append(Earlier(Content(f"{first} earlier messages are not drawn (ctrl+p, show all)")))
-        for number in range(first, len(messages)):
-            message = messages[number]
-            if message["role"] == "assistant":
-                fresh.append(ReplyTurn(number, message["content"], who, self.view))
-            elif message["role"] == "user":
-                fresh.append(UserTurn(number, message["content"]))
+    async def match(self, messages: Sequence[Shown], whole: bool = False) -> None:
+        """Show these messages: turns that stand for them stay, the others go. Of many only the last are drawn, unless the ``whole`` is wanted."""
+        turns = self.turns
+        first = turns[0].number if turns and not whole else 0 if whole else max(0, len(messages) - SHOWN)
+        kept = 0
+        while kept < len(turns) and first + kept < len(messages) and turns[kept].key is messages[first + kept].key:
+            kept += 1
+        if not kept:
+            first = 0 if whole else max(0, len(messages) - SHOWN)
+        fresh: list[Widget] = [self._made(number, messages[number]) for number in range(first + kept, len(messages))]
+        if first and not kept:
+            fresh.insert(0, Earlier(Content(f"{first} earlier messages are not drawn (ctrl+p, show all)")))
+        children = list(self.children)
+        start = children.index(turns[kept]) if kept < len(turns) else len(children)
+        gone = [child for child in (children[start:] if kept else children) if isinstance(child, Turn | NoteTurn | Earlier)]
+        if gone and not kept and not turns:
+            gone = []  # notes before the first message
         with self.app.batch_update():
-            await self.remove_children("Turn, NoteTurn, Earlier")
+            await self.remove_children(gone)
             await self.mount_all(fresh)
-        self.query_one("#welcome").display = not fresh
+        self.query_one("#welcome").display = not messages and not self.query(NoteTurn)
         self.follow()
 
-    async def add(self, turn: Turn | NoteTurn) -> None:
-        """One more turn at the end."""
-        self.query_one("#welcome").display = False
-        await self.mount(turn)
+    def _made(self, number: int, message: Shown) -> Turn:
+        if message.role == "user":
+            return UserTurn(number, message.text, message.key)
+        return ReplyTurn(number, message.text, message.key, message.who, self.view, message.about)
 
-    async def cut(self, number: int) -> None:
-        """Drop the turns from message ``number`` on, and the notes after it."""
-        children = list(self.children)
-        first = next((place for place, child in enumerate(children) if isinstance(child, Turn) and child.number >= number), len(children))
-        await self.remove_children([child for child in children[first:] if isinstance(child, Turn | NoteTurn)])
+    async def note(self, text: str, error: bool = False) -> None:
+        """A line that is no message, at the end."""
+        self.query_one("#welcome").display = False
+        await self.mount(NoteTurn(text, error))
 
     def follow(self) -> None:
         """To the end, and stay there."""

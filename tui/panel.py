@@ -16,6 +16,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
+from mlxspec.tui.line import Line
 from mlxspec.tui.reports import Baseline
 from mlxspec.tui.tally import PARTS, Tally, bar, cell
 
@@ -90,11 +91,11 @@ class SpeculationPanel(VerticalScroll, can_focus=False):
     """What drafting gained and what became of the drafts."""
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="state", markup=False)
-        yield Static("", id="speed", markup=False)
-        yield Static("", id="depths", markup=False)
+        yield Line(id="state")
+        yield Line(id="speed")
+        yield Line(id="depths")
         yield RoundStrip(id="rounds")
-        yield Static("", id="split", markup=False)
+        yield Line(id="split")
         yield Static("", id="detail", markup=False)
 
     @property
@@ -104,15 +105,15 @@ class SpeculationPanel(VerticalScroll, can_focus=False):
     def say_state(self, state: str, reason: str | None, drafter: str) -> None:
         """On, paused or off, with the reason."""
         text = f"speculation {state.upper()}" + (f" · {drafter}" if drafter and state != "off" else "")
-        self.query_one("#state", Static).update(Content(f"{text}\n{reason}" if reason else text))
+        self.query_one("#state", Line).say(f"{text}\n{reason}" if reason else text)
         self.set_class(state == "off", "-off")
         self.set_class(state == "paused", "-paused")
 
     def say_numbers(self, tally: Tally, baseline: Baseline | None, final: float | None = None) -> None:
         """The numbers of a reply; ``final`` is its tokens a second by the engine's clock, once it has ended."""
-        self.query_one("#speed", Static).update(Content("\n".join(speed_lines(tally, baseline, final))))
-        self.query_one("#depths", Static).update(Content("\n".join(depth_lines(tally))))
-        self.query_one("#split", Static).update(Content("\n".join(split_lines(tally))))
+        self.query_one("#speed", Line).say("\n".join(speed_lines(tally, baseline, final)))
+        self.query_one("#depths", Line).say("\n".join(depth_lines(tally)))
+        self.query_one("#split", Line).say("\n".join(split_lines(tally)))
         most = max(len(tally.by_depth), 1)
         self.strip.cells = "".join(cell(len(step.path), most) for step in tally.steps)
 

@@ -5,7 +5,7 @@ All of it is foreign text: it is cleaned of control sequences here, and shown as
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
 from textual.app import ComposeResult
@@ -28,7 +28,7 @@ def parser() -> MarkdownIt:
 
 
 class Turn(Vertical, can_focus=True):
-    """A message of the conversation. ``number`` is its place among the messages."""
+    """A message of the conversation. ``number`` is its place among the messages, ``key`` the message itself."""
 
     HELP = "A message. `y` copies its source, `enter` unfolds thinking, `escape` goes back to the prompt."
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,10 +53,11 @@ class Turn(Vertical, can_focus=True):
         turn: "Turn"
         what: str
 
-    def __init__(self, number: int, source: str) -> None:
+    def __init__(self, number: int, source: str, key: Any = None) -> None:
         super().__init__()
         self.number = number
         self.source = source
+        self.key = key
 
     def action_want(self, what: str) -> None:
         self.post_message(self.Wanted(self, what))
@@ -80,9 +81,10 @@ class NoteTurn(Static):
 class ReplyTurn(Turn):
     """What the model said: streamed, then whole; as Markdown, raw, or by origin; thinking folded."""
 
-    def __init__(self, number: int, source: str = "", who: str = "model", view: str = "markdown") -> None:
-        super().__init__(number, source)
+    def __init__(self, number: int, source: str = "", key: Any = None, who: str = "model", view: str = "markdown", about: str = "") -> None:
+        super().__init__(number, source, key)
         self.view = view
+        self._about = about
         self.streaming = False
         self.origin: Content | None = None
         self._who = clean(who)
@@ -102,7 +104,7 @@ class ReplyTurn(Turn):
         yield Static("", classes="about", markup=False)
 
     async def on_mount(self) -> None:
-        self.about("")
+        self.about(self._about)
         await self.show(self.view)
 
     @property

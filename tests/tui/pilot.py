@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,3 +78,14 @@ async def staged(shown: Widget, size: tuple[int, int] = (80, 24)) -> AsyncIterat
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
+
+
+def same_as_stored(app: App[Any], name: str) -> None:
+    """Compare the screen with a stored one. ``SNAPSHOTS=write`` stores it: look at the difference before committing it."""
+    width, height = app.size
+    path = Path(__file__).parent / "snapshots" / f"{name}-{width}x{height}.txt"
+    shown = screen_text(app) + "\n"
+    if os.environ.get("SNAPSHOTS") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(shown, "utf-8")
+    assert shown == path.read_text("utf-8"), f"{path.name} differs:\n{shown}"

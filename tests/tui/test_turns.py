@@ -6,7 +6,7 @@ import pytest
 from textual.content import Content
 from textual.widgets import Markdown, Static
 
-from mlxspec.tui.conversation import SHOWN, Conversation, Earlier
+from mlxspec.tui.conversation import SHOWN, Conversation, Earlier, Shown
 from mlxspec.tui.fence import LINES, OpenFence
 from mlxspec.tui.turns import NoteTurn, ReplyTurn, UserTurn, code_blocks
 from tests.tui.pilot import run, screen_text, staged, until
@@ -104,8 +104,8 @@ def test_control_sequences_never_reach_the_screen() -> None:
     async def test() -> None:
         conversation = Conversation()
         async with staged(conversation) as (app, pilot):
-            await conversation.fill([{"role": "user", "content": evil}, {"role": "assistant", "content": evil}], who=evil)
-            await conversation.add(NoteTurn(evil))
+            await conversation.match([Shown(1, "user", evil), Shown(2, "assistant", evil, evil, evil)])
+            await conversation.note(evil)
             reply = conversation.last_reply
             assert reply is not None
             for char in evil:
@@ -170,7 +170,7 @@ def test_the_tail_is_followed_until_the_user_scrolls() -> None:
         conversation = Conversation()
         async with staged(conversation, (60, 12)) as (_, pilot):
             turn = ReplyTurn(0)
-            await conversation.add(turn)
+            await conversation.mount(turn)
             for number in range(40):
                 turn.feed(f"line {number}\n\n")
                 await turn.draw()
@@ -195,7 +195,7 @@ def test_resizing_while_text_comes_keeps_all_of_it() -> None:
         conversation = Conversation()
         async with staged(conversation, (100, 30)) as (app, pilot):
             turn = ReplyTurn(0)
-            await conversation.add(turn)
+            await conversation.mount(turn)
             text = "Some *words* in a paragraph.\n\n```\ncode line\n```\n\n"
             for number, size in enumerate([(100, 30), (40, 10), (3, 1), (200, 50), (60, 15), (80, 24)]):
                 turn.feed(text.replace("Some", f"Some{number}"))
@@ -212,17 +212,35 @@ def test_resizing_while_text_comes_keeps_all_of_it() -> None:
 def test_of_a_long_conversation_the_end_is_drawn() -> None:
     async def test() -> None:
         conversation = Conversation()
-        async with staged(conversation) as (app, pilot):
-            messages = [{"role": "user" if number % 2 == 0 else "assistant", "content": f"message {number}"} for number in range(SHOWN + 40)]
-            await conversation.fill(messages, "m")
+        async with staged(conversation) as (_, pilot):
+            messages = [Shown(object(), "user" if number % 2 == 0 else "assistant", f"message {number}") for number in range(SHOWN + 40)]
+            await conversation.match(messages)
             await pilot.pause()
             assert len(conversation.turns) == SHOWN and conversation.turns[-1].number == SHOWN + 39
             assert len(conversation.query(Earlier)) == 1
-            await conversation.fill(messages, "m", whole=True)
+            await conversation.match(messages, whole=True)
             assert len(conversation.turns) == SHOWN + 40 and not conversation.query(Earlier)
-            await conversation.cut(SHOWN)
-            assert conversation.turns[-1].number == SHOWN - 1
-            assert app.screen is not None
+
+    run(test())
+
+
+def test_turns_that_stay_are_not_made_anew() -> None:
+    async def test() -> None:
+        conversation = Conversation()
+        async with staged(conversation) as (_, pilot):
+            messages = [Shown(object(), "user" if number % 2 == 0 else "assistant", f"message {number}") for number in range(4)]
+            await conversation.note("before")
+            await conversation.match(messages[:2])
+            await conversation.note("between")
+            before = conversation.turns
+            await conversation.match(messages)
+            assert conversation.turns[:2] == before and len(conversation.query(NoteTurn)) == 2
+            await conversation.match([messages[0], Shown(object(), "assistant", "another")])
+            assert [turn.source for turn in conversation.turns] == ["message 0", "another"]
+            assert conversation.turns[0] is before[0]
+            await conversation.match([])
+            assert conversation.turns == [] and conversation.query_one("#welcome").display
+            await pilot.pause()
 
     run(test())
 

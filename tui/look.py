@@ -1,0 +1,31 @@
+"""Which theme fits the terminal: the user's own, the terminal's own colours under NO_COLOR, light or dark. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+DARK, LIGHT = "textual-dark", "textual-light"
+PLAIN_DARK, PLAIN_LIGHT = "ansi-dark", "ansi-light"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A theme's name, whether no colours are to be used, and what the user should know about it."""
+
+    theme: str
+    no_color: bool = False
+    complaint: str | None = None
+
+
+def choose(wanted: str | None, themes: Collection[str], environ: Mapping[str, str]) -> Look:
+    """The look for a terminal. An empty NO_COLOR counts as not set, as its convention has it.
+
+    COLORFGBG, where a terminal sets it, ends with the number of its background: 7 and from 9 on are light ones.
+    """
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    light = background.isdigit() and (int(background) == 7 or int(background) > 8)
+    if environ.get("NO_COLOR"):
+        return Look(PLAIN_LIGHT if light else PLAIN_DARK, no_color=True)
+    if wanted is not None and wanted in themes:
+        return Look(wanted)
+    complaint = None if wanted is None else f"The theme {wanted!r} is unknown: /theme, or ctrl+p and Theme, lists them."
+    return Look(LIGHT if light else DARK, complaint=complaint)
