@@ -144,8 +144,12 @@ class SessionLog:
         return True
 
     def close(self, mark: bool = True) -> bool:
-        """End the session and let go of the file; whether all of it is on the disk."""
-        if mark and (self._file is not None or self._marked["turns"]):
+        """End the session and let go of the file; whether all of it is on the disk. One from which everything was taken back is deleted."""
+        if mark and self._file is not None and not self._marked["turns"]:
+            self._pending.clear()
+            with suppress(OSError):
+                self.path.unlink()
+        elif mark and (self._file is not None or self._marked["turns"]):
             self._mark()
             self._put({"is": "closed"})
             self.flush()

@@ -402,3 +402,11 @@ def test_each_record_is_json_on_a_line_of_its_own(store: Store) -> None:
     lines = (store.folder / f"{name}.jsonl").read_bytes().split(b"\n")
     assert lines[-1] == b""
     assert [json.loads(line)["is"] for line in lines[:-1]] == ["head", "turn", "mark", "reply", "text", "end", "mark", "mark", "closed"]
+
+
+def test_a_session_from_which_all_was_taken_back_leaves_no_file(store: Store) -> None:
+    log = store.create()
+    log.user("hello")
+    log.cut(0)
+    assert log.close()
+    assert store.summaries() == []

@@ -1,0 +1,368 @@
+"""The conversation of the chat: what was said, what is being said, and its session. Knows the engine's thread by its jobs; knows no screen.
+
+Everything the user does to the conversation is a method here; everything the engine does comes in by ``feed``. The texts are as the model wrote
+them: whoever shows them cleans them (mlxspec.terminal).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mlxspec.errors import UsageError
+from mlxspec.events import Done, Notice, Prefill, Text
+from mlxspec.sessions import Session, Store
+from mlxspec.tui.reports import Baseline, Begun, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
+from mlxspec.tui.said import Asleep, Awakener, Said, Unsaved, restored
+from mlxspec.tui.worker import Worker
+
+
+class Talk:
+    """``settings`` are reply options by name; ``store`` None saves nothing. ``tell`` gets one-line notices, ``redraw`` is called where
+    messages changed other than by growing, ``give_back`` gets a text that could not be sent.
+    """
+
+    def __init__(
+        self, worker: Worker, store: Store | None, settings: Mapping[str, Any], system: str | None = None, awake: Awakener | None = None
+    ) -> None:
+        self.worker = worker
+        self.store = store
+        self.settings = dict(settings)
+        self.system = system
+        self.speculating = True  # /spec
+        self.said: list[Said] = []
+        self.title: str | None = None
+        self.created: float | None = None
+        self.tell: Callable[[str], None] = lambda text: None
+        self.redraw: Callable[[], None] = lambda: None
+        self.give_back: Callable[[str], None] = lambda text: None
+        self.working: str | None = None  # kind of the job that runs
+        self.loading: Loading | None = None
+        self.ready: Ready | None = None
+        self.speculation: Speculation | None = None
+        self.context: Context | None = None
+        self.baseline: Baseline | None = None
+        self.prefill: Prefill | None = None
+        self.done: Done | None = None  # the last one
+        self.wish: tuple[str, str, dict[str, Any]] | None = None  # model, drafter and load options that were asked for last
+        self._log: Any = None
+        self._job: int | None = None  # of the reply that is awaited
+        self._before: list[Said] = []  # what to go back to where it says nothing
+        self._sent: str | None = None  # and what the user had typed
+        self._heard = False
+        self._awake = awake or Asleep()
+        self._unsaved: str | None = None  # the failure that was told last
+
+    # ---- Model ---------------------------------------------------------------------------------------------------------------------------
+
+    def load(self, model: str, drafter: str | None = None, **options: Any) -> None:
+        """Load a model (and measure its plain speed when there is time). ``options`` are added to those of before."""
+        old = self.wish or ("", "auto", {})
+        self.wish = (model, drafter or "auto", {**old[2], **options})
+        self.worker.load(model, self.wish[1], **self.wish[2])
+
+    def switch_drafter(self, drafter: str) -> None:
+        if self.wish is not None:
+            self.wish = (self.wish[0], drafter, self.wish[2])
+        self.worker.switch_drafter(drafter)
+
+    # ---- What the user does --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def answering(self) -> bool:
+        """Whether a reply runs or is awaited."""
+        return self._job is not None
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation as the model gets it."""
+        return [{"role": one.role, "content": one.text} for one in self.said]
+
+    @property
+    def last_reply(self) -> Said | None:
+        return next((one for one in reversed(self.said) if one.role == "assistant"), None)
+
+    @property
+    def last_asked(self) -> int:
+        """The place of the user's last message, -1 where there is none."""
+        return next((number for number in reversed(range(len(self.said))) if self.said[number].role == "user"), -1)
+
+    @property
+    def session_id(self) -> str | None:
+        return self._log.id if self._log is not None else None
+
+    def send(self, text: str) -> None:
+        """Say something; the reply comes by ``feed``."""
+        self._idle()
+        if not text.strip():
+            raise UsageError("The message is empty: give some text.")
+        self._begin(text)
+        self.said.append(Said("user", text))
+        self._record().user(text)
+        self._ask()
+
+    def regenerate(self, at: int | None = None) -> None:
+        """Another reply, to the last message or in place of the reply ``at``. A seed of the settings is not used again."""
+        self._idle()
+        at = len(self.said) if at is None else at + 1
+        while at and self.said[at - 1].role == "assistant":
+            at -= 1
+        if not at:
+            raise UsageError("There is no message to reply to: send one.")
+        self._begin()
+        self._cut(at)
+        self._ask(seed=None)
+
+    def proceed(self) -> None:
+        """Go on with the last reply where it stopped."""
+        self._idle()
+        if not self.said or self.said[-1].role != "assistant":
+            raise UsageError("There is no reply to go on with: send a message.")
+        self._begin()
+        last = self.said[-1]
+        self.said[-1] = replace(last, finish=None, pieces=list(last.pieces))
+        self._ask(proceed=True)
+
+    def edit(self, at: int, text: str) -> None:
+        """Replace the user's message ``at``, drop what came after it, and answer it."""
+        self._idle()
+        if not 0 <= at < len(self.said) or self.said[at].role != "user":
+            raise UsageError(f"Message {at + 1} is none of yours: choose one that is.")
+        if not text.strip():
+            raise UsageError("The message is empty: give some text, or /undo.")
+        self._begin(text)
+        self._cut(at)
+        self.said.append(Said("user", text))
+        self._record().user(text)
+        self.redraw()
+        self._ask()
+
+    def cut(self, at: int) -> None:
+        """Drop message ``at`` and what comes after it."""
+        self._idle()
+        if not 0 <= at < len(self.said):
+            raise UsageError("There is nothing to take back.")
+        self._cut(at)
+
+    def undo(self) -> str:
+        """Drop the last user's message and what came after it; its text."""
+        at = self.last_asked
+        text = self.said[at].text if at >= 0 else ""
+        self.cut(at)
+        return text
+
+    def stop(self) -> bool:
+        """End the reply with what it has; whether there was one."""
+        self.worker.cancel()
+        return self.answering
+
+    def clear(self) -> None:
+        """Begin a new conversation."""
+        self._idle()
+        self._leave_session()
+        self.said, self.title, self.created, self.context, self.done = [], None, None, None, None
+        self.redraw()
+
+    def compare(self) -> None:
+        """Answer the last user's message twice; Lane and Compared come by ``feed``."""
+        self._idle()
+        at = self.last_asked
+        if at < 0:
+            raise UsageError("There is no message to compare replies to: send one.")
+        self.worker.compare(self.messages[: at + 1], system=self.system, **self._options())
+
+    # ---- Settings ------------------------------------------------------------------------------------------------------------------------
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Other reply options, from the next reply on."""
+        self.settings = dict(settings)
+        if self._log is not None:
+            self._log.set(settings=self._kept())
+
+    def change_system(self, text: str | None) -> None:
+        """Another system prompt, or none."""
+        self.system = text
+        if self._log is not None:
+            self._log.set(system=text)
+
+    def rename(self, title: str) -> None:
+        """Name the conversation."""
+        self.title = title
+        if self._log is not None:
+            self._log.set(title=title)
+
+    # ---- Sessions ------------------------------------------------------------------------------------------------------------------------
+
+    def resume(self, word: str) -> Session:
+        """Go on with a saved conversation, with its system prompt and parameters; the model stays, unless the caller loads that of the session."""
+        self._idle()
+        if self.store is None:
+            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
+        if self._log is not None and self.store.resolve(word) == self._log.id:
+            raise UsageError("This conversation is that session already.")
+        session, log, fault = self.store.open(word)
+        self._leave_session()
+        self._log = log
+        self.said = [Said(turn.role, turn.text, turn.finish, dict(turn.about)) for turn in session.turns]
+        self.title, self.system, self.created = session.title, session.system, session.created
+        try:
+            self.settings = restored(session.settings)
+        except UsageError as error:
+            self.tell(f"The session's parameters are not used: {error}")
+        self.context = self.done = None
+        if fault is not None:
+            self.tell(fault)
+        self.redraw()
+        return session
+
+    def snapshot(self) -> Session:
+        """The conversation as it would be saved."""
+        model = self.ready.model if self.ready is not None else None
+        drafter = self.ready.drafter if self.ready is not None else None
+        if self.created is None:
+            self.created = self.store.now() if self.store is not None else time.time()
+        name, turns = self.session_id or "unsaved", tuple(one.turn() for one in self.said)
+        return Session(name, self.created, self.title, model, drafter, self.system, self._kept(), turns)
+
+    def leave(self) -> bool:
+        """End everything; whether the thread is gone (if not, the process leaves without it). What is unsaved is told."""
+        gone = self.worker.quit()
+        self.feed()
+        if self._job is not None:
+            self._ended()
+        self._leave_session()
+        self._awake.off()
+        return gone
+
+    # ---- What the engine does ------------------------------------------------------------------------------------------------------------
+
+    def feed(self) -> list[Report]:
+        """Take in what has happened since the last time, save it, and give it back for the screen."""
+        reports = self.worker.drain()
+        for report in reports:
+            self._take(report.job, report.event)
+        if self._log is not None:
+            self._log.tick()
+            self._tell_of_saving()
+        return reports
+
+    def _take(self, job: int, event: Happening) -> None:
+        if isinstance(event, Text):
+            self._grow(job, event)
+        elif isinstance(event, Begun):
+            self.working = event.kind
+            if event.kind in ("reply", "compare"):
+                self._awake.on()
+        elif isinstance(event, Prefill):
+            self.prefill = event
+        elif isinstance(event, Done):
+            if job == self._job:
+                self._finish(event)
+        elif isinstance(event, Loading):
+            self.loading = event
+        elif isinstance(event, Ready):
+            self._arrived(event)
+        elif isinstance(event, Failed | Notice):
+            self.tell(event.text)
+        elif isinstance(event, Ended):
+            self.working = None
+            self._awake.off()
+            if event.kind == "load":
+                self.loading = None
+            if job == self._job:
+                self._ended()
+        elif isinstance(event, Speculation):
+            self.speculation = event
+        elif isinstance(event, Context):
+            self.context = event
+        elif isinstance(event, Baseline):
+            self.baseline = event
+
+    def _arrived(self, ready: Ready) -> None:
+        fresh = self.ready is None or self.ready.model != ready.model
+        self.ready, self.loading = ready, None
+        self.speculation = Speculation(ready.speculation, ready.reason)
+        self.context = Context(self.context.used if self.context is not None else 0, ready.context_length)
+        if self._log is not None:
+            self._log.set(model=ready.model, drafter=ready.drafter)
+        if fresh:
+            self.baseline = None
+            self.worker.baseline()
+
+    def _grow(self, job: int, event: Text) -> None:
+        if job != self._job:
+            return
+        self.said[-1].text += event.text
+        self.said[-1].pieces.append(event)
+        self._heard = self._heard or bool(event.text)
+        self._record().text(event.text)
+
+    def _finish(self, done: Done) -> None:
+        last = self.said[-1]
+        last.finish, self.done = done.finish_reason, done
+        last.about = {"model": done.model, "drafter": done.drafter, "accept": done.accept, "seed": done.seed, "stats": done.stats}
+        self._record().end(done.finish_reason, last.about)
+
+    def _ended(self) -> None:
+        sent, self._job, self._sent = self._sent, None, None
+        self.prefill = None
+        last = self.said[-1]
+        if not self._heard and last.finish in (None, "interrupted"):  # failed, or stopped before the first word
+            self.said = self._before
+            self._record().rewrite(self.snapshot())
+            self.redraw()
+            if sent is not None:
+                self.give_back(sent)
+        elif last.finish is None:
+            last.finish = "interrupted"
+            self._record().end("interrupted", {})
+        self._before = []
+
+    # ---- Inside --------------------------------------------------------------------------------------------------------------------------
+
+    def _idle(self) -> None:
+        if self.answering:
+            raise UsageError("A reply is coming: stop it first (Esc, or Ctrl-C in line mode).")
+
+    def _begin(self, sent: str | None = None) -> None:
+        """Remember where to go back to if the reply cannot be had."""
+        self._before, self._sent, self._heard = list(self.said), sent, False
+
+    def _ask(self, proceed: bool = False, **other: Any) -> None:
+        messages = self.messages
+        if not proceed:
+            self.said.append(Said("assistant", ""))
+            self.redraw()
+        self._record().reply(more=proceed)
+        self._job = self.worker.reply(messages, system=self.system, proceed=proceed, **{**self._options(), **other})
+
+    def _options(self) -> dict[str, Any]:
+        return self.settings if self.speculating else {**self.settings, "draft_tokens": 0}
+
+    def _cut(self, at: int) -> None:
+        if at < len(self.said):
+            del self.said[at:]
+            self._record().cut(at)
+            self.redraw()
+
+    def _record(self) -> Any:
+        """The session's log, made when there is something to save."""
+        if self._log is None:
+            if self.store is None:
+                return Unsaved()
+            about = self.snapshot()
+            self._log = self.store.create(model=about.model, drafter=about.drafter, system=self.system, settings=self._kept(), title=self.title)
+        return self._log
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in self.settings.items()}
+
+    def _leave_session(self) -> None:
+        if self._log is not None and not self._log.close():
+            self.tell(self._log.failure or "")
+        self._log = None
+
+    def _tell_of_saving(self) -> None:
+        if self._log.failure != self._unsaved:
+            self._unsaved = self._log.failure
+            self.tell(self._unsaved or "The session is saved again.")
