@@ -48,11 +48,11 @@ class Chat:
 
     def proceed(self, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
         """Go on with the last reply where it stopped."""
-        if not self.messages or self.messages[-1]["role"] != "assistant" or not self._said:
+        if not self.messages or self.messages[-1]["role"] != "assistant":
             raise UsageError("There is no reply to go on with: send a message.")
         self._check(options)
-        text, tokens = self._said[-1]
-        return self._events(tokens, text, self.messages[-1], cancel, options)
+        tokens, text = self._prompt(self.messages[self.dropped : -1], {**self.options, **options}, self.messages[-1]["content"])
+        return self._events(self.engine.prompt_tokens(tokens), text, self.messages[-1], cancel, options)
 
     def edit(self, index: int, text: str) -> None:
         """Replace the user's message ``index`` and drop what came after it; ``regenerate`` then answers it."""
@@ -117,10 +117,10 @@ class Chat:
                 return tokens, text, dropped
             dropped += 2  # a user's message and the reply to it
 
-    def _prompt(self, messages: list[Message], options: dict[str, Any]) -> tuple[list[int], str]:
-        """Tokens and text of a conversation: what was read and said is taken as it was, and only the rest is encoded."""
+    def _prompt(self, messages: list[Message], options: dict[str, Any], begun: str = "") -> tuple[list[int], str]:
+        """Tokens and text of a conversation and a reply that has ``begun``: what was read and said is taken as it was, the rest is encoded."""
         system = [{"role": "system", "content": self.system}] if self.system is not None else []
-        text = self.engine.render([*system, *messages], options.get("chat_template_config"))
+        text = self.engine.render([*system, *messages], options.get("chat_template_config")) + begun
         known, tokens = next(((said, of) for said, of in reversed(self._said) if text.startswith(said)), ("", []))
         return [*tokens, *self._encode(text[len(known) :])], text
 

@@ -157,3 +157,20 @@ def test_empty_messages_and_unknown_options() -> None:
     with pytest.raises(UsageError, match="temperature"):
         engine.chat(temprature=1)
     assert isinstance(engine.chat(), Chat)
+
+
+def test_going_on_after_an_undo_or_in_another_run() -> None:
+    """What goes on is the last message as it stands, whatever was said after it and whoever said it."""
+    whole = engine_of("none").chat(temperature=0, max_tokens=24).send("tell me")
+    chat = engine_of().chat(temperature=0, max_tokens=10)
+    first = chat.send("tell me")
+    chat.send("something else")
+    chat.undo()
+    more = last(chat.proceed(max_tokens=14))
+    assert first.tokens + more.tokens == whole.tokens
+    again = engine_of().chat(temperature=0, max_tokens=10)
+    again.messages = [{"role": "user", "content": "tell me"}, {"role": "assistant", "content": "It was"}]
+    rest = last(again.proceed())
+    asked = again.engine.tokenizer.encode("[user]tell me;[assistant]It was", add_special_tokens=False)
+    assert engine_of("none").generate(asked, temperature=0, max_tokens=10).tokens == rest.tokens
+    assert again.messages[-1]["content"] == "It was" + rest.text
