@@ -13,7 +13,6 @@ from mlxspec.tui.conversation import Conversation
 from mlxspec.tui.line import Line
 from mlxspec.tui.panel import SpeculationPanel
 from mlxspec.tui.prompt import Prompt
-from mlxspec.tui.tally import bar
 
 LEAST = (30, 8)  # columns and rows
 
@@ -75,22 +74,3 @@ class ChatScreen(Screen[None]):
         line = self.query_one("#status", Line)
         line.say(text)
         line.set_class(error, "error")
-
-
-def gauge(used: int, limit: int | None) -> str:
-    """How full the context is.
-
-    >>> gauge(1200, 2048)
-    'ctx ████▋    1.2k/2k'
-    """
-    if limit is None:
-        return f"ctx {_short(used)}"
-    return f"ctx {bar(used / limit, 8)} {_short(used)}/{_short(limit)}"
-
-
-def _short(count: int) -> str:
-    return str(count) if count < 1000 else f"{count / 1000:.1f}".removesuffix(".0") + "k"
-
-
-def memory(bytes_used: int | None) -> str:
-    return "" if not bytes_used else f"{bytes_used / 1e9:.1f} GB"

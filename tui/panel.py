@@ -129,8 +129,8 @@ def speed_lines(tally: Tally, baseline: Baseline | None, final: float | None) ->
         return ["no rounds yet"]
     lines = [f"{speed:.1f} tok/s" + (f"   now {now:.1f}" if final is None and (now := tally.recent()) is not None else "")]
     if baseline is not None and baseline.tokens_per_second > 0:
-        lines.append(f"{speed / baseline.tokens_per_second:.2f}× plain, which does {baseline.tokens_per_second:.1f} tok/s")
-        lines.append(f"  (measured on this machine{'' if baseline.fresh else ' before'}, context {baseline.context})")
+        lines.append(f"{speed / baseline.tokens_per_second:.2f}× plain ({baseline.tokens_per_second:.1f} tok/s, as")
+        lines.append(f"measured on this machine, ctx {baseline.context})")
     else:
         lines.append("plain decoding not measured yet: /compare")
     lines.append(f"{tally.tokens_per_round or 0:.2f} tokens/round in {tally.rounds} rounds")
@@ -160,4 +160,4 @@ def split_lines(tally: Tally) -> list[str]:
         return []
     shares = {part: tally.seconds[part] / whole for part in PARTS}
     drawn = "".join(SHADES[part] * round((WIDTH - 2) * share) for part, share in shares.items())
-    return ["  ".join(f"{SHADES[part]} {part} {share:.0%}" for part, share in shares.items()), drawn[: WIDTH - 2]]
+    return [" ".join(f"{SHADES[part]}{part} {share:.0%}" for part, share in shares.items()), drawn[: WIDTH - 2]]

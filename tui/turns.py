@@ -84,7 +84,7 @@ class ReplyTurn(Turn):
     def __init__(self, number: int, source: str = "", key: Any = None, who: str = "model", view: str = "markdown", about: str = "") -> None:
         super().__init__(number, source, key)
         self.view = view
-        self._about = about
+        self.below = about  # the line below the reply
         self.streaming = False
         self.origin: Content | None = None
         self._who = clean(who)
@@ -104,7 +104,7 @@ class ReplyTurn(Turn):
         yield Static("", classes="about", markup=False)
 
     async def on_mount(self) -> None:
-        self.about(self._about)
+        self.about(self.below)
         await self.show(self.view)
 
     @property
@@ -142,6 +142,7 @@ class ReplyTurn(Turn):
 
     def about(self, text: str) -> None:
         """The line below the reply."""
+        self.below = text
         line = self.query_one(".about", Static)
         line.update(Content(clean(text)))
         line.display = bool(text)

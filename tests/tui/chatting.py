@@ -1,0 +1,91 @@
+"""A chat with a fake engine behind a real worker and a real store, driven by a pilot."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from mlxspec.sessions import Store
+from mlxspec.tui.app import ChatApp
+from mlxspec.tui.reports import Offer, Offers
+from mlxspec.tui.talk import Talk
+from mlxspec.tui.worker import Worker
+from tests.tui.fake_chat import FakeChatEngine, Loader
+from tests.tui.pilot import screen_text, until
+
+OFFERS = Offers(
+    (Offer("fake", "built-in", True, "93 MB", current=True), Offer("other/model", "hub", True, "1 GB"), Offer("bad", "folder", False, "no weights [x]")),
+    (Offer("none", "none", True, "plain decoding"), Offer("lookup", "lookup", True, "copies what was said", current=True)),
+)
+
+
+def list_offers(engine: Any, folders: Sequence[Path]) -> Offers:
+    return OFFERS
+
+
+@dataclass
+class Chatting:
+    """All the parts of a running chat."""
+
+    app: ChatApp
+    pilot: Pilot[int]
+    talk: Talk
+    loader: Loader
+    store: Store
+
+    @property
+    def engine(self) -> FakeChatEngine:
+        return self.loader.engines[-1]
+
+    @property
+    def shown(self) -> str:
+        return screen_text(self.app)
+
+    async def settled(self) -> None:
+        """Until the engine has nothing to do and all of it is drawn."""
+        await until(self.pilot, lambda: not self.talk.answering and self.talk.working is None and not self.talk.worker.busy)
+        await self.drawn()
+
+    async def drawn(self) -> None:
+        for _ in range(3):
+            await self.app.catch_up()
+            await self.pilot.pause()
+
+    async def say(self, text: str, wait: bool = True) -> None:
+        """Type something and send it."""
+        self.app.screen_of_chat.prompt.focus()
+        self.app.screen_of_chat.prompt.put(text)
+        await self.pilot.press("enter")
+        await self.pilot.pause()
+        if wait:
+            await self.settled()
+
+
+@asynccontextmanager
+async def chatting(folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), **app: Any) -> AsyncIterator[Chatting]:
+    """A chat in a folder; ``said`` are replies that the engine gives first."""
+    loader = Loader()
+    worker = Worker(loader, release=lambda: None, list_offers=list_offers).start()
+    store = Store(folder / "sessions")
+    talk = Talk(worker, store, {"seed": 1})
+    if load:
+        talk.load("fake", "auto")
+    chat = ChatApp(talk, **{"environ": {}, **app})
+    chat.animation_level = "none"
+    try:
+        async with chat.run_test(size=size) as pilot:
+            parts = Chatting(chat, pilot, talk, loader, store)
+            await until(pilot, lambda: chat.drawable)
+            if load:
+                await until(pilot, lambda: talk.ready is not None)
+                await parts.settled()
+                parts.engine.script += said
+            yield parts
+    finally:
+        loader.gate.open()
+        for engine in loader.engines:
+            engine.gate.open()
+        talk.leave()

@@ -1,0 +1,288 @@
+"""The Textual app: one conversation, its screen, its keys. Starts and ends things; what they do stands in deeds.py, what is drawn in live.py.
+
+The loop of the screen never waits for the engine: some ten times a second it takes in what has happened and draws what is new, more seldom
+where drawing is slow. Nothing that comes from outside is ever read as markup.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input, Markdown, TextArea
+
+from mlxspec.terminal import clean, one_line
+from mlxspec.tui import words
+from mlxspec.tui.chat_screen import ChatScreen
+from mlxspec.tui.compare_screen import CompareScreen
+from mlxspec.tui.deeds import Deeds
+from mlxspec.tui.keys import bindings_of, keymap
+from mlxspec.tui.live import Live
+from mlxspec.tui.look import choose
+from mlxspec.tui.options_screen import OptionsScreen
+from mlxspec.tui.panel import RoundStrip
+from mlxspec.tui.prompt import Prompt
+from mlxspec.tui.talk import Talk
+from mlxspec.tui.turns import Turn
+
+OFTEN, SELDOM = 0.1, 0.5  # seconds between two rounds of drawing
+SHARE = 20  # drawing takes one part in so many of the time
+AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
+
+
+class Prompts:
+    def __init__(self) -> None:
+        self._all: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._all.append(text)
+
+    def prompts(self) -> list[str]:
+        return self._all
+
+
+class ChatApp(App[int]):
+    """``talk`` has a worker that was started; ``theme`` and ``keys`` are as the config file gives them."""
+
+    TITLE = "mlxspec"
+    CSS_PATH = "chat.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "copy, stop, or quit", show=False, priority=True, id="interrupt"),
+        Binding("f1", "help", "help", id="help"),
+        Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit"),
+    ]
+
+    def __init__(self, talk: Talk, theme: str | None = None, keys: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        no_color = bool(environ.get("NO_COLOR"))
+        if not no_color:
+            os.environ.pop("NO_COLOR", None)  # an empty one means nothing, and Textual would heed it
+        super().__init__(ansi_color=True if no_color else None)
+        self.talk = talk
+        self.screen_of_chat = ChatScreen()
+        self.live = Live(talk, self.screen_of_chat)
+        self.deeds = Deeds(self)
+        self.names = bindings_of(ChatApp, ChatScreen, Prompt, Turn, RoundStrip)
+        self.own_keys, complaints = keymap(keys or {}, self.names)
+        look = choose(theme, self.available_themes, environ)
+        self.theme = look.theme
+        self.complaints = [*complaints, *([look.complaint] if look.complaint else [])]
+        self.history = Prompts()
+        self._interrupted = -AGAIN
+        self._drawing = asyncio.Lock()
+        talk.tell, talk.redraw, talk.give_back = self.tell, self.redraw, self.give_back
+
+    # ---- Beginning and end ---------------------------------------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        self.set_keymap(self.own_keys)
+        self._bindings.bind("ctrl+q", "leave", show=False, priority=True)  # whatever the user's own keys are
+        self.push_screen(self.screen_of_chat)
+        self.call_after_refresh(self._begin)
+
+    async def _begin(self) -> None:
+        self.screen_of_chat.conversation.welcome(words.WELCOME)
+        self.screen_of_chat.prompt.remember(self.history.prompts())
+        for complaint in self.complaints:
+            self.tell(complaint)
+        if self.talk.store is not None and not self.talk.said and (left := self.talk.store.cut_off()) is not None:
+            self.deeds.picking.offer_session(left)
+        await self._tick()
+
+    async def _tick(self) -> None:
+        """Take in what happened, draw it, and come again: sooner where that was quick."""
+        if not self.drawable:
+            return
+        started = asyncio.get_running_loop().time()
+        await self.catch_up()
+        spent = asyncio.get_running_loop().time() - started
+        self.set_timer(min(max(OFTEN, SHARE * spent), SELDOM), self._tick)
+
+    @property
+    def drawable(self) -> bool:
+        """Whether the screen is there: not before it is built, nor while the app ends."""
+        return self.is_running and self.screen_of_chat.is_attached and bool(self.screen_of_chat.query(Prompt))
+
+    async def catch_up(self) -> None:
+        """One round of the loop."""
+        async with self._drawing:
+            for report in self.talk.feed():
+                self.deeds.take(report)
+            await self.live.draw()
+            if isinstance(self.screen, CompareScreen):
+                self.screen.draw()
+
+    def action_leave(self) -> None:
+        """Quit at once; what was said is saved."""
+        self.exit(0)
+
+    # ---- What the conversation says ------------------------------------------------------------------------------------------------------
+
+    def tell(self, text: str) -> None:
+        """A line that stays below the conversation."""
+        self.live.note(text)
+
+    def redraw(self) -> None:
+        """The messages changed other than by growing."""
+        self.live.stale = True
+
+    def give_back(self, text: str) -> None:
+        """Text that could not be sent goes back to where it was typed, before what stands there by now."""
+        prompt = self.screen_of_chat.prompt
+        prompt.put(f"{text}\n{prompt.text}" if prompt.text.strip() else text)
+
+    def toast(self, text: str, error: bool = False) -> None:
+        """A line that goes away by itself."""
+        self.notify(one_line(text), severity="error" if error else "information", markup=False)
+
+    def copy_text(self, text: str) -> str:
+        """To the clipboard; the name of the one it went to."""
+        self.copy_to_clipboard(text)
+        return "OSC 52"
+
+    def remember(self, text: str) -> None:
+        """Keep a prompt for the next time."""
+        self.history.add(text)
+        self.screen_of_chat.prompt.remember(self.history.prompts())
+
+    def draw_all(self) -> None:
+        """Draw every message of a long conversation."""
+        self.live.whole = self.live.stale = True
+
+    # ---- Keys ----------------------------------------------------------------------------------------------------------------------------
+
+    def action_interrupt(self) -> None:
+        """Copy what is selected; else stop the reply; else quit, asked twice."""
+        focused = self.screen.focused
+        selected = focused.selected_text if isinstance(focused, Input | TextArea) else ""
+        selected = selected or self.screen.get_selected_text() or ""
+        if selected:
+            self.deeds.do(lambda: self.deeds.copied(selected))
+        elif self.talk.answering or self.talk.working == "compare":
+            self.action_stop()
+        elif self._now() - self._interrupted < AGAIN:
+            self.action_leave()
+        else:
+            self._interrupted = self._now()
+            self.toast("ctrl+c again quits")
+
+    def action_stop(self) -> None:
+        """Stop the reply and keep its text; give up editing; close the drawer."""
+        if self.talk.answering or self.talk.working == "compare":
+            self.live.stopping = True
+            self.talk.stop()
+        elif self.live.editing is not None:
+            self.live.editing = None
+            self.screen_of_chat.prompt.take()
+        elif self.screen_of_chat.has_class("-narrow") and self.screen_of_chat.has_class("panel-toggled"):
+            self.action_panel()
+        self.screen_of_chat.prompt.focus()
+
+    def action_panel(self) -> None:
+        self.screen_of_chat.toggle_class("panel-toggled")
+
+    async def action_view(self, wanted: str) -> None:
+        self.toast(f"view: {await self.live.show_view(wanted)}")
+
+    def action_rounds(self) -> None:
+        """To the strip of rounds, with the last one selected."""
+        screen = self.screen_of_chat
+        if screen.has_class("-narrow") != screen.has_class("panel-toggled"):
+            self.action_panel()
+        screen.panel.strip.focus()
+        screen.panel.strip.move(0)
+
+    def action_follow(self) -> None:
+        self.screen_of_chat.conversation.follow()
+
+    def action_help(self) -> None:
+        self.deeds.help(None)
+
+    def action_new(self) -> None:
+        self.deeds.do(self.deeds.clear)
+
+    def action_sessions(self) -> None:
+        self.deeds.do(lambda: self.deeds.load(None))
+
+    def action_models(self) -> None:
+        self.deeds.do(lambda: self.deeds.model(None, False))
+
+    def action_options(self) -> None:
+        self.deeds.do(lambda: self.deeds.set(None, None))
+
+    def action_history(self) -> None:
+        self.deeds.picking.prompts(self.history.prompts())
+
+    def action_editor(self) -> None:
+        self.deeds.write_in_editor()
+
+    def action_copy(self) -> None:
+        self.deeds.do(lambda: self.deeds.copy(None))
+
+    # ---- What widgets say ----------------------------------------------------------------------------------------------------------------
+
+    @on(Prompt.Sent)
+    def sent(self, message: Prompt.Sent) -> None:
+        self.deeds.send(message.text)
+
+    @on(Prompt.Left)
+    def left_prompt(self) -> None:
+        self.screen_of_chat.conversation.select(0)
+
+    @on(Prompt.QuitAsked)
+    def quit_asked(self) -> None:
+        self.action_leave()
+
+    @on(Prompt.Pasted)
+    def pasted(self, message: Prompt.Pasted) -> None:
+        self.deeds.pasted(message.lines, message.characters)
+
+    @on(Turn.Wanted)
+    def wanted(self, message: Turn.Wanted) -> None:
+        self.deeds.with_turn(message.turn, message.what)
+
+    @on(RoundStrip.Left)
+    def left_strip(self) -> None:
+        self.screen_of_chat.prompt.focus()
+
+    @on(RoundStrip.Selected)
+    def selected(self, message: RoundStrip.Selected) -> None:
+        self.live.show_round(message.round)
+
+    @on(OptionsScreen.Changed)
+    def changed(self, message: OptionsScreen.Changed) -> None:
+        self.deeds.changed(message.name, message.value, message.unset)
+
+    @on(CompareScreen.Left)
+    def left_comparison(self) -> None:
+        self.talk.stop()
+
+    @on(Markdown.LinkClicked)
+    def link_clicked(self, message: Markdown.LinkClicked) -> None:
+        """Only the web is opened; what a model wrote is no reason to open files."""
+        if message.href.startswith(("http://", "https://")):
+            self.open_url(message.href)
+        else:
+            self.toast(f"not opened: {clean(message.href)}")
+
+    # ---- The palette ---------------------------------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from self.deeds.palette()
+        for command in super().get_system_commands(screen):
+            if command.title not in ("Quit", "Keys", "Screenshot"):
+                yield command
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def run(talk: Talk, *, theme: str | None = None, keys: Mapping[str, Any] | None = None) -> int:
+    """Run the screen until the user leaves; the exit code."""
+    app = ChatApp(talk, theme, keys)
+    app.run()
+    return app.return_code or 0

@@ -1,0 +1,158 @@
+"""Brings the state of the conversation to the screen, a few times a second: what is new is drawn, what stands is left alone. Decides nothing."""
+
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from mlxspec.events import Step, Text
+from mlxspec.tui import words
+from mlxspec.tui.chat_screen import ChatScreen
+from mlxspec.tui.conversation import Shown
+from mlxspec.tui.said import Said
+from mlxspec.tui.talk import Talk
+from mlxspec.tui.tally import Tally
+from mlxspec.tui.turns import ReplyTurn
+
+SLOWER = 3  # the panel is drawn in every third round of drawing
+
+
+@dataclass(slots=True)
+class Counted:
+    """The numbers of one reply, as far as its pieces were counted."""
+
+    pieces: list[Text]
+    tally: Tally
+    upto: int = 0
+
+    def catch_up(self) -> bool:
+        """Count what is new; whether anything was."""
+        fresh = self.pieces[self.upto :]
+        self.upto += len(fresh)
+        for piece in fresh:
+            if piece.step is not None:
+                self.tally.add(piece.step)
+        return bool(fresh)
+
+
+class Live:
+    """Knows the talk and the screen, and what of the one was drawn on the other."""
+
+    def __init__(self, talk: Talk, screen: ChatScreen) -> None:
+        self.talk = talk
+        self.screen = screen
+        self.stale = True  # the messages changed other than by growing
+        self.whole = False  # draw all of a long conversation
+        self.editing: int | None = None
+        self.stopping = False
+        self._looked_at: Said | None = None  # a reply that the panel shows in place of the last one
+        self._counted: Counted | None = None
+        self._times = 0
+        self._notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """A line that is no message, below what was said so far."""
+        self._notes.append(text)
+
+    @property
+    def tally(self) -> Tally:
+        """The numbers of the reply that the panel shows."""
+        said = self.looked_at
+        pieces = said.pieces if said is not None else []
+        if self._counted is None or self._counted.pieces is not pieces:
+            self._counted = Counted(pieces, Tally())
+            self._counted.catch_up()
+        return self._counted.tally
+
+    @property
+    def looked_at(self) -> Said | None:
+        """The reply that the panel shows."""
+        return self._looked_at or self.talk.last_reply
+
+    def look_at(self, number: int | None) -> None:
+        """Show the numbers of message ``number`` in the panel; None: of the last reply."""
+        said = self.talk.said[number] if number is not None and number < len(self.talk.said) else None
+        said = said if said is not None and said.role == "assistant" else None
+        if said is not self._looked_at:
+            self._looked_at = said
+            self.screen.panel.strip.selected = None
+            self.draw_panel()
+
+    async def draw(self) -> None:
+        """One round of drawing."""
+        if self.stale:
+            self.stale = False
+            await self._match()
+        if not self.talk.answering:
+            self.stopping = False
+        await self._grow()
+        notes, self._notes = self._notes, []
+        for note in notes:
+            await self.screen.conversation.note(note)
+        tally = self.tally
+        fresh = self._counted.catch_up() if self._counted is not None else False
+        self.screen.say_top(words.top(self.talk))
+        self.screen.say_status(words.status(self.talk, tally, self.screen.conversation.behind, self.editing, self.stopping))
+        self._times += 1
+        if not self.talk.answering or (fresh and self._times % SLOWER == 0):
+            self.draw_panel()
+
+    def draw_panel(self) -> None:
+        """The panel, from the reply it shows."""
+        talk, panel, said, tally = self.talk, self.screen.panel, self.looked_at, self.tally
+        stats = said.about.get("stats") if said is not None and said.finish is not None else None
+        state, reason = "off", "no model is loaded"
+        if talk.ready is not None:
+            now = talk.speculation
+            state, reason = (now.state, now.reason or "") if now is not None else (talk.ready.speculation, talk.ready.reason or "")
+        if not talk.speculating:
+            state, reason = "off", "turned off here: /spec on"
+        panel.say_state(state, reason, talk.ready.drafter if talk.ready is not None else "")
+        panel.say_numbers(tally, talk.baseline, (stats or {}).get("tokens_per_second") or None)
+
+    async def _match(self) -> None:
+        said = self.talk.said
+        await self.screen.conversation.match([self._shown(one) for one in said], self.whole)
+        if self._looked_at is not None and not any(one is self._looked_at for one in said):
+            self._looked_at = None
+
+    def _shown(self, said: Said) -> Shown:
+        loaded = self.talk.ready.model if self.talk.ready is not None else "model"
+        return Shown(said, said.role, said.text, said.about.get("model") or loaded, words.about(said) if said.finish or said.about else "")
+
+    async def _grow(self) -> None:
+        """Draw what the model said since the last time; the end of a reply is never left out."""
+        turn = self.screen.conversation.last_reply
+        if turn is None or not isinstance(turn.key, Said):
+            return
+        said: Said = turn.key
+        if fresh := said.text[len(turn.source) :]:
+            turn.feed(fresh)
+        awaited = self.talk.answering and said is self.talk.last_reply
+        if turn.view == "origin" and (fresh or turn.origin is None):
+            turn.origin = origin_of(said)
+        if awaited:
+            if fresh:
+                await turn.draw()
+        elif turn.streaming or fresh or turn.below != words.about(said):
+            await turn.finish(words.about(said))
+
+    def show_round(self, place: int | None) -> None:
+        """Show the tree of a round of the reply that the panel shows."""
+        steps = self.tally.steps
+        self.screen.panel.say_detail(detail_of(steps[place]) if place is not None and place < len(steps) else None)
+
+    async def show_view(self, wanted: str) -> str:
+        """Turn a view on or off; the view that holds now."""
+        for turn in self.screen.conversation.turns:
+            if isinstance(turn, ReplyTurn) and isinstance(turn.key, Said):
+                turn.origin = origin_of(turn.key) if wanted == "origin" else None
+        return self.screen.conversation.next_view(wanted)
+
+
+def origin_of(said: Said) -> Content | None:
+    """The reply with its rejected drafts; None where its rounds are not known (a reply of an earlier run)."""
+    return None
+
+
+def detail_of(step: Step) -> Content:
+    return Content("")

@@ -1,0 +1,139 @@
+"""Choosing a model, a drafter, a saved conversation or an earlier prompt in a window. Knows the app; the list itself is a Picker."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlxspec.errors import UsageError
+from mlxspec.sessions import Summary
+from mlxspec.terminal import clean, one_line
+from mlxspec.tui.picker import Choice, Item, Picker
+from mlxspec.tui.reports import Offers
+
+if TYPE_CHECKING:
+    from mlxspec.tui.app import ChatApp
+    from mlxspec.tui.deeds import Deeds
+
+MODEL, DRAFTER = "model ", "drafter "
+AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+class Picking:
+    """The windows that choose."""
+
+    def __init__(self, app: "ChatApp", deeds: "Deeds") -> None:
+        self.app = app
+        self.deeds = deeds
+        self._offers: Picker | None = None  # waits for what the engine's thread finds
+
+    def pick(self, what: str) -> None:
+        """Open the window for a model, a drafter or a session."""
+        if what == "session":
+            self._session()
+        else:
+            self._model_or_drafter(what)
+
+    # ---- Models and drafters -------------------------------------------------------------------------------------------------------------
+
+    def _model_or_drafter(self, what: str) -> None:
+        title = "models, and drafters for this one" if what == "model" else "drafters, and models"
+        self._offers = Picker(title, [Item("", "looking at what is here …")], free="a folder, a .gguf file or a hub id")
+        self._first = what
+        self.app.push_screen(self._offers, self._chosen)
+        self.deeds.talk.worker.offers([Path.cwd()])
+
+    def offer(self, offers: Offers) -> None:
+        """What was found."""
+        if self._offers is None or not self._offers.is_attached:
+            return
+        models = [Item("", "models")]
+        models += [Item(MODEL + one.name, _named(one.name, one.current), clean(f"{one.kind} · {one.about}"), one.fits) for one in offers.models]
+        drafters = [Item("", "drafters for the model that is loaded")] if offers.drafters else []
+        drafters += [Item(DRAFTER + one.name, _named(one.name, one.current), clean(one.about), one.fits) for one in offers.drafters]
+        fitting = sum(one.fits for one in offers.drafters)
+        note = f"{fitting} of {len(offers.drafters)} drafters fit" if offers.drafters else "drafters are listed once a model is loaded"
+        self._offers.offer([*models, *drafters] if self._first == "model" else [*drafters, *models], note)
+
+    def _chosen(self, choice: Choice | None) -> None:
+        self._offers = None
+        if choice is None:
+            return
+        if choice.key.startswith(DRAFTER):
+            self.deeds.do(lambda: self.deeds.draft(choice.key.removeprefix(DRAFTER)))
+        elif self._first == "drafter" and not choice.key.startswith(MODEL):
+            self.deeds.do(lambda: self.deeds.draft(choice.key))
+        else:
+            self.deeds.do(lambda: self.deeds.model(choice.key.removeprefix(MODEL)))
+
+    # ---- Sessions ------------------------------------------------------------------------------------------------------------------------
+
+    def _session(self) -> None:
+        store = self.deeds.talk.store
+        if store is None:
+            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
+        items = [Item(one.id, clean(one.title), about_session(one, time.time())) for one in store.summaries()]
+        actions = [("ctrl+d", "delete", "delete"), ("ctrl+e", "export", "export")]
+        self.app.push_screen(Picker("saved chats", items, actions=actions), self._session_chosen)
+
+    def _session_chosen(self, choice: Choice | None) -> None:
+        if choice is None:
+            return
+        if choice.action == "open":
+            self.deeds.do(lambda: self.deeds.load(choice.key))
+        elif choice.action == "delete":
+            self._confirm(f"delete {choice.key}?", lambda: self._delete(choice.key))
+        else:
+            self.deeds.do(lambda: self.deeds.export_session(choice.key))
+
+    def _delete(self, name: str) -> None:
+        store = self.deeds.talk.store
+        if store is not None:
+            self.app.toast(f"deleted {store.delete(name)}")
+
+    def offer_session(self, summary: Summary) -> None:
+        """A chat whose process was killed."""
+        items = [
+            Item("yes", f"go on with “{clean(summary.title)}”", about_session(summary, time.time())),
+            Item("no", "begin a new one", "it stays among the saved chats (ctrl+o)"),
+        ]
+
+        def answered(choice: Choice | None) -> None:
+            if choice is not None and choice.key == "yes":
+                self.deeds.do(lambda: self.deeds.load(summary.id))
+
+        self.app.push_screen(Picker("the last chat was cut off", items), answered)
+
+    def _confirm(self, question: str, then: Callable[[], None]) -> None:
+        def answered(choice: Choice | None) -> None:
+            if choice is not None and choice.key == "yes":
+                self.deeds.do(then)
+
+        self.app.push_screen(Picker(question, [Item("no", "no"), Item("yes", "yes")]), answered)
+
+    # ---- Earlier prompts -----------------------------------------------------------------------------------------------------------------
+
+    def prompts(self, past: Sequence[str]) -> None:
+        """Search in what was said before, the newest first."""
+        newest = list(dict.fromkeys(reversed(past)))
+        items = [Item(str(number), one_line(text)[:200]) for number, text in enumerate(newest)]
+        prompt = self.app.screen_of_chat.prompt
+        self.app.push_screen(Picker("earlier prompts", items), lambda choice: prompt.put(newest[int(choice.key)]) if choice is not None else None)
+
+
+def _named(name: str, current: bool) -> str:
+    return clean(name) + ("  ◂ in use" if current else "")
+
+
+def about_session(summary: Summary, now: float) -> str:
+    """Messages, age, model, and what is wrong with it.
+
+    >>> about_session(Summary("a", "t", 0, 0, "m", 2, cut_off=True), 7200)
+    '2 messages · 2 h ago · m · cut off'
+    """
+    age = max(0.0, now - summary.updated)
+    seconds, unit = next(((seconds, unit) for seconds, unit in AGES if age >= seconds), AGES[-1])
+    ago = f"{age // seconds:.0f} {unit} ago"
+    parts = [f"{summary.turns} messages", ago, clean(summary.model or "")]
+    parts += ["cut off"] * summary.cut_off + ["damaged"] * summary.damaged
+    return " · ".join(part for part in parts if part)

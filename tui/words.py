@@ -1,0 +1,86 @@
+"""The sentences of the screen, from the state of the conversation: the line on top, the status, what stands below a reply. Pure."""
+
+from typing import Any
+
+from mlxspec.tui.said import Said
+from mlxspec.tui.talk import Talk
+from mlxspec.tui.tally import Tally, bar
+
+ENDS = {"length": "cut at the limit", "interrupted": "stopped", "stop_string": "ended at a stop string", None: "cut off"}
+WELCOME = """\
+Say something below; enter sends, ctrl+j makes a new line. You can type while the model loads.
+F1 help · F2 what drafting gains · F3 the reply by origin · F4 model and drafter · ctrl+o saved chats · ctrl+p everything"""
+
+
+def top(talk: Talk) -> list[str]:
+    """Title, model, drafter, state, context, memory."""
+    ready, parts = talk.ready, ["mlxspec"]
+    if talk.title:
+        parts.append(talk.title)
+    if ready is not None:
+        drafter = f" ◂ {ready.drafter}" if ready.speculation != "off" else ""
+        state = "off" if not talk.speculating else talk.speculation.state if talk.speculation is not None else ready.speculation
+        parts += [f"{ready.model}{drafter}", f"SPEC {state.upper()}"]
+    if talk.context is not None:
+        parts.append(gauge(talk.context.used, talk.context.limit))
+    if ready is not None and ready.memory:
+        parts.append(f"{ready.memory / 1e9:.1f} GB")
+    return parts
+
+
+def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping: bool) -> str:
+    """What is going on, and what the user can do about it."""
+    below = "   ↓ more below (ctrl+end)" if behind else ""
+    if stopping and talk.answering:
+        return "stopping …" + below
+    if talk.loading is not None:
+        share = talk.loading.share
+        return (f"{bar(share, 20)} {share:.0%}  " if share is not None else "◌ ") + talk.loading.text + below
+    if talk.answering:
+        if talk.prefill is not None and not tally.tokens and talk.prefill.total:
+            share = talk.prefill.done / talk.prefill.total
+            return f"reading {talk.prefill.total} tokens {bar(share, 12)} {share:.0%}   esc stops" + below
+        if not tally.tokens:
+            return "waiting for the engine …   esc gives up" + below
+        speed = f"{now:.1f} tok/s" if (now := tally.recent()) is not None else ""
+        return f"answering  {tally.tokens} tokens  {speed}   esc stops" + below
+    if editing is not None:
+        return f"editing message {editing + 1}: enter sends it, esc gives up" + below
+    if talk.working == "compare":
+        return "comparing …" + below
+    if talk.working == "baseline":
+        return "measuring plain decoding on this machine …" + below
+    if talk.ready is None:
+        return "no model is loaded: F4" + below
+    return "ready" + below
+
+
+def gauge(used: int, limit: int | None) -> str:
+    """How full the context is.
+
+    >>> gauge(1200, 2048)
+    'ctx ████▋    1.2k/2k'
+    """
+    return f"ctx {short(used)}" if limit is None else f"ctx {bar(used / limit, 8)} {short(used)}/{short(limit)}"
+
+
+def short(count: int) -> str:
+    """1200 as 1.2k."""
+    return str(count) if count < 1000 else f"{count / 1000:.1f}".removesuffix(".0") + "k"
+
+
+def about(said: Said) -> str:
+    """Below a reply: what it cost and gained, and how it ended."""
+    stats: dict[str, Any] = said.about.get("stats") or {}
+    parts = []
+    if emitted := stats.get("emitted"):
+        parts.append(f"{emitted + 1} tokens")
+    if speed := stats.get("tokens_per_second"):
+        parts.append(f"{speed:.1f} tok/s")
+    if stats.get("drafted"):
+        parts += [f"{stats['tokens_per_round']:.2f} tok/round", f"accepted {stats['accepted']}/{stats['drafted']}"]
+    if said.finish in ENDS and (said.text or said.finish is not None):
+        parts.append(ENDS[said.finish] + (" (c goes on)" if said.stopped else ""))
+    if said.about.get("model"):
+        parts.append(f"{said.about['model']}" + (f", {said.about['drafter']}" if stats.get("drafted") else ""))
+    return " · ".join(parts)
