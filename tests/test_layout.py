@@ -15,7 +15,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("audio", "models", "tui")  # stand at the top, import as mlxspec.*
-SCREEN_READS = ("arguments", "config", "errors", "events", "options", "paths", "report", "session_text", "sessions", "terminal")  # load no MLX
+SCREEN_READS = (  # beside the public API: they load no MLX
+    "arguments",
+    "config",
+    "errors",
+    "events",
+    "options",
+    "paths",
+    "report",
+    "session_text",
+    "sessions",
+    "terminal",
+    "trace",
+)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 

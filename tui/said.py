@@ -36,6 +36,7 @@ class Said:
     finish: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
     pieces: list[Text] = field(default_factory=list)
+    spelling: Mapping[int, str] = field(default_factory=dict)  # texts of the tokens in ``pieces``, for origin.spans and origin.round_of
 
     @property
     def stopped(self) -> bool:

@@ -294,6 +294,7 @@ class Talk:
             return
         self.said[-1].text += event.text
         self.said[-1].pieces.append(event)
+        self.said[-1].spelling = self.worker.spelling
         self._heard = self._heard or bool(event.text)
         self._record().text(event.text)
 

@@ -12,13 +12,15 @@ import gc
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mlxspec import Proposal
 from mlxspec.errors import UsageError
 from mlxspec.events import Done, Text
 from mlxspec.terminal import one_line
+from mlxspec.trace import piece
 from mlxspec.tui.baseline import Cache, measure
 from mlxspec.tui.comparison import verdict
 from mlxspec.tui.jobs import Job, Jobs
@@ -59,6 +61,7 @@ class Worker:
         self._chat: Chat | None = None
         self._wish: Wish | None = None  # what is in memory, or was before a load that is under way
         self._jobs = Jobs()
+        self.spelling: dict[int, str] = {}  # texts of single tokens that were drafted or said, of this model; another model has another dict
 
     # ---- Jobs ----------------------------------------------------------------------------------------------------------------------------
 
@@ -152,6 +155,7 @@ class Worker:
 
     def _arrived(self, job: Job, engine: Engine, wish: Wish, started: float, before: int | None, freed: int | None) -> None:
         self._engine, self._chat, self._wish = engine, None, wish
+        self.spelling = {}
         self._ready(job, engine, self._clock() - started, before, freed, self._let_go(measure_only=True))
 
     def _ready(self, job: Job, engine: Engine, seconds: float, *memory: int | None) -> None:
@@ -185,11 +189,23 @@ class Worker:
         state = self._speculation(engine, options)
         self._jobs.report(job, Speculation(*state))
         for event in events:
-            self._jobs.report(job, event)
+            self._jobs.report(job, self._plain(engine, event) if isinstance(event, Text) else event)
             if isinstance(event, Text) and (now := self._speculation(engine, options)) != state:
                 state = now
                 self._jobs.report(job, Speculation(*state))
         self._jobs.report(job, Context(*chat.context_used()))
+
+    def _plain(self, engine: Engine, event: Text) -> Text:
+        """An event without arrays (they stay in this thread), its tokens spelt."""
+        step = event.step
+        if step is None:
+            return event
+        for token in (*step.tokens, *(step.proposal.tokens if step.proposal is not None else ())):
+            if token not in self.spelling:
+                self.spelling[token] = piece(engine.tokenizer, token)
+        if step.proposal is None or step.proposal.probs is None:
+            return event
+        return Text(event.text, replace(step, proposal=without_arrays(step.proposal)))
 
     def _speculation(self, engine: Engine, options: Mapping[str, Any]) -> tuple[str, str | None]:
         if engine.speculation == "on" and options.get("draft_tokens") == 0:
@@ -211,7 +227,7 @@ class Worker:
         for name, number in (("plain", 0), ("speculative", drafts)):
             for event in engine.stream(tokens, cancel=job.cancel, reuse=True, **{**options, "seed": seed, "draft_tokens": number}):
                 if isinstance(event, Text):
-                    self._jobs.report(job, Lane(name, event))
+                    self._jobs.report(job, Lane(name, self._plain(engine, event)))
                 elif isinstance(event, Done):
                     replies.append(event)
             if job.cancel.is_set():
@@ -236,6 +252,14 @@ class Worker:
         if self._engine is None:
             raise UsageError("No model is loaded: choose one (/model NAME).")
         return self._engine
+
+
+def without_arrays(proposal: Proposal) -> Proposal:
+    """A sampled chain with its distributions replaced by the chance of each row to be reached and right, as the drafter holds it."""
+    values: list[float] = []
+    for token, probs, parent in zip(proposal.tokens, proposal.probs or (), proposal.parents, strict=True):
+        values.append(float(probs[token]) * (values[parent] if parent >= 0 else 1.0))
+    return replace(proposal, probs=None, values=tuple(values))
 
 
 def release_memory() -> int | None:
