@@ -148,7 +148,7 @@ class TreeView:
     """A layer's cache as a tree of rows sees it: every row at its own position, seeing the past and its own ancestors."""
 
     def __init__(self, cache: Cache, positions: mx.array, ancestors: mx.array) -> None:
-        if any(isinstance(part, StateCache) for part in _parts(cache)):
+        if any(isinstance(part, StateCache) for part in parts(cache)):
             raise RollbackError("A recurrent layer reads rows in a chain: it cannot verify a tree.")
         self.cache = cache
         self.offset = positions  # (rows,) int32
@@ -178,7 +178,7 @@ def make_cache(model: Any, max_kv_size: int | None = None, kv_bits: int | None =
     ``forwards`` is over how many forwards a recurrent layer must be able to go back.
     """
     cache = [_ours(layer, max_kv_size, kv_bits, forwards) for layer in mlx_cache.make_prompt_cache(model)]
-    if any(isinstance(part, StateCache) for layer in cache for part in _parts(layer)):
+    if any(isinstance(part, StateCache) for layer in cache for part in parts(layer)):
         record_mixers(model)
     return cache
 
@@ -187,7 +187,7 @@ def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:
     """Of the last ``rows`` rows of every layer keep those listed (rising), and drop the others."""
     if len(kept) == rows:
         return
-    for layer in (part for whole in cache for part in _parts(whole)):
+    for layer in (part for whole in cache for part in parts(whole)):
         if isinstance(layer, WindowCache | StateCache):
             layer.keep_rows(rows, kept)
         elif isinstance(layer, mlx_cache.KVCache | mlx_cache.QuantizedKVCache):
@@ -205,12 +205,12 @@ def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:
 
 def states(cache: Sequence[Cache]) -> list[Any]:
     """The states of the recurrent layers as they are now; arrays never change, so this copies nothing."""
-    return [list(part.cache) for layer in cache for part in _parts(layer) if isinstance(part, StateCache)]
+    return [list(part.cache) for layer in cache for part in parts(layer) if isinstance(part, StateCache)]
 
 
 def restore(cache: Sequence[Cache], earlier: Sequence[Any], rows: int) -> bool:
     """Put earlier states back and drop the ``rows`` read since from the other layers; False where one of those cannot."""
-    parts = [part for layer in cache for part in _parts(layer)]
+    parts = [part for layer in cache for part in parts(layer)]
     recurrent = [part for part in parts if isinstance(part, StateCache)]
     try:
         keep_rows([part for part in parts if not isinstance(part, StateCache)], rows, ())
@@ -224,10 +224,11 @@ def restore(cache: Sequence[Cache], earlier: Sequence[Any], rows: int) -> bool:
 
 def position(cache: Sequence[Cache]) -> int:
     """Tokens read so far, by the first layer that counts them."""
-    return next((int(part.offset) for layer in cache for part in _parts(layer) if not isinstance(part, StateCache)), 0)
+    return next((int(part.offset) for layer in cache for part in parts(layer) if not isinstance(part, StateCache)), 0)
 
 
-def _parts(layer: Cache) -> tuple[Cache, ...]:
+def parts(layer: Cache) -> tuple[Cache, ...]:
+    """A layer's cache, or those it is made of."""
     return tuple(layer.caches) if isinstance(layer, mlx_cache.CacheList) else (layer,)
 
 

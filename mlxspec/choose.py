@@ -98,7 +98,7 @@ def _redrafter(folder: str, name: str, target: Target, loaded: Loaded, say: Say)
 def _small(model: str, name: str, loaded: Loaded, options: Options, say: Say) -> SmallDrafter:
     if (Path(model).expanduser() / "config.json").is_file():
         _check_trained_for(Path(model), name, loaded, say)
-    small = load_model(replace(options, model=model), say)
+    small = load_model(replace(options, model=model), say, loaded.memory)
     check_same_tokens(loaded.tokenizer, small.tokenizer, small.name)
     network = loaded.model if small.digest == loaded.digest else small.model  # the target drafting for itself is in memory once
     return SmallDrafter(network, name, max_kv_size=options.max_kv_size, kv_bits=options.kv_bits)

@@ -20,7 +20,7 @@ from mlxspec.drafters import Drafter, NoDrafter
 from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
-from mlxspec.loading import Loaded, Say, load_model
+from mlxspec.loading import Loaded, Say, context_length, load_model
 from mlxspec.options import Options, names
 from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats
@@ -48,7 +48,7 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     settings = Options(model=model, drafter=wish, **_known(options, "load"))
     loaded = load_model(settings, say)
     maybe_set_recommended_wired_limit()  # on Metal only, as mlx-lm does for its own loop
-    target = Target(loaded.model, context_length=_context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
+    target = Target(loaded.model, context_length=context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
     if drafter != "none":
         target.probe()
     return Engine(loaded, target, drafter, settings, say)
@@ -282,14 +282,6 @@ def _known(options: dict[str, Any], when: str) -> dict[str, Any]:
             other = "give it to load()" if name in names("load") else "give it with the prompt" if name in names("reply") else "leave it out"
             raise UsageError(f"Unknown option {name}: {f'did you mean {near[0]}?' if near and name not in names() else f'{other}.'}")
     return options
-
-
-def _context_length(config: dict[str, Any]) -> int | None:
-    for place in (config, config.get("text_config", {})):
-        for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
-            if isinstance(place.get(key), int):
-                return int(place[key])
-    return None
 
 
 def _last(steps: Generator[Any, None, Any]) -> Any:

@@ -20,11 +20,12 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_map_with_path, tree_reduce
+from mlx.utils import tree_map_with_path
 
 from mlxspec import gguf
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.fetch import BUILT_IN, brief, megabytes, obtain
+from mlxspec.memory import needed, preflight
 from mlxspec.options import Options
 from mlxspec.terminal import one_line
 
@@ -46,21 +47,25 @@ class Loaded:
     source: str
     digest: str
     defaults: dict[str, Any]  # the model's own sampling defaults, under the names of Options
+    memory: int = 0  # bytes it and its cache take, and what was there before it
 
 
-def load_model(options: Options, say: Say) -> Loaded:
-    """Find, check and load the model of ``options``. Whatever is wrong with it is a ModelError in one line."""
+def load_model(options: Options, say: Say, beside: int = 0) -> Loaded:
+    """Find, check and load the model of ``options``. Whatever is wrong with it is a ModelError in one line.
+
+    ``beside``: bytes that others take in memory (``Loaded.memory`` of the target, where this one is to draft for it).
+    """
 
     def tell(text: str) -> None:
         say(one_line(text))
 
     try:
-        return _load(options, tell)
+        return _load(options, tell, beside)
     except ModelError as error:
         raise ModelError(one_line(str(error))) from error
 
 
-def _load(options: Options, say: Say) -> Loaded:
+def _load(options: Options, say: Say, beside: int) -> Loaded:
     name, known = options.model, None
     if name in BUILT_IN:
         path, source = obtain(BUILT_IN[name], offline=options.offline, say=say)
@@ -82,14 +87,14 @@ def _load(options: Options, say: Say) -> Loaded:
         set_dtype(model, getattr(mx, dtype))
     elif path.is_file():
         model.set_dtype(getattr(mx, config["torch_dtype"]))  # the norms, float32 in the file, run in the dtype of the rest
-    if not options.force:
-        check_memory(name, model)
     model.eval()
+    need = needed(model, context_length(config), options.max_kv_size, options.kv_bits)
+    preflight(name, need, beside, options.force, say)
     try:
         mx.eval(model.parameters())
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"The weights of {name} cannot be read ({brief(error)}): fetch them again.") from error
-    return Loaded(name, model, tokenizer, config, source, known or digest(path), sampling_defaults(sampling))
+    return Loaded(name, model, tokenizer, config, source, known or digest(path), sampling_defaults(sampling), beside + need.total)
 
 
 def runs_on_cpu() -> bool:
@@ -157,6 +162,15 @@ def sampling_defaults(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def context_length(config: dict[str, Any]) -> int | None:
+    """The most tokens a model reads, where its config says it."""
+    for place in (config, config.get("text_config", {})):
+        for key in ("max_position_embeddings", "max_sequence_length", "n_positions", "seq_length"):
+            if isinstance(place.get(key), int):
+                return int(place[key])
+    return None
+
+
 def set_dtype(model: nn.Module, dtype: mx.Dtype) -> None:
     """Dequantise in float32, then round once to ``dtype``; what a model says must stay in float32 stays there."""
     from mlx_lm.utils import dequantize_model
@@ -169,18 +183,6 @@ def set_dtype(model: nn.Module, dtype: mx.Dtype) -> None:
         return x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) and may_round(at) else x
 
     model.update(tree_map_with_path(rounded, model.parameters()))
-
-
-def check_memory(name: str, model: nn.Module) -> None:
-    """Refuse weights larger than the machine's memory, before they are read."""
-    need: int = tree_reduce(lambda total, array: total + array.nbytes, model.parameters(), 0)
-    try:
-        have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # a system that does not tell
-        return
-    if need > have:
-        remedy = "take a smaller model, give --dtype bfloat16, or pass --force"
-        raise ModelError(f"{name} takes {megabytes(need)} and this machine has {megabytes(have)} of memory: {remedy}.")
 
 
 def digest(path: Path) -> str:
