@@ -16,10 +16,11 @@ from textual.screen import Screen
 from textual.widgets import Input, Markdown, TextArea
 
 from mlxspec.terminal import clean, one_line
-from mlxspec.tui import words
+from mlxspec.tui import clipboard, words
 from mlxspec.tui.chat_screen import ChatScreen
 from mlxspec.tui.compare_screen import CompareScreen
 from mlxspec.tui.deeds import Deeds
+from mlxspec.tui.history import History, history_file
 from mlxspec.tui.keys import bindings_of, keymap
 from mlxspec.tui.live import Live
 from mlxspec.tui.look import choose
@@ -34,17 +35,6 @@ SHARE = 20  # drawing takes one part in so many of the time
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 
 
-class Prompts:
-    def __init__(self) -> None:
-        self._all: list[str] = []
-
-    def add(self, text: str) -> None:
-        self._all.append(text)
-
-    def prompts(self) -> list[str]:
-        return self._all
-
-
 class ChatApp(App[int]):
     """``talk`` has a worker that was started; ``theme`` and ``keys`` are as the config file gives them."""
 
@@ -57,12 +47,20 @@ class ChatApp(App[int]):
         Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit"),
     ]
 
-    def __init__(self, talk: Talk, theme: str | None = None, keys: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        talk: Talk,
+        theme: str | None = None,
+        keys: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] = os.environ,
+        history: History | None = None,
+    ) -> None:
         no_color = bool(environ.get("NO_COLOR"))
         if not no_color:
             os.environ.pop("NO_COLOR", None)  # an empty one means nothing, and Textual would heed it
         super().__init__(ansi_color=True if no_color else None)
         self.talk = talk
+        self.environ = environ
         self.screen_of_chat = ChatScreen()
         self.live = Live(talk, self.screen_of_chat)
         self.deeds = Deeds(self)
@@ -71,7 +69,7 @@ class ChatApp(App[int]):
         look = choose(theme, self.available_themes, environ)
         self.theme = look.theme
         self.complaints = [*complaints, *([look.complaint] if look.complaint else [])]
-        self.history = Prompts()
+        self.history = history or History(history_file() if talk.store is not None else None)
         self._interrupted = -AGAIN
         self._drawing = asyncio.Lock()
         talk.tell, talk.redraw, talk.give_back = self.tell, self.redraw, self.give_back
@@ -80,7 +78,6 @@ class ChatApp(App[int]):
 
     def on_mount(self) -> None:
         self.set_keymap(self.own_keys)
-        self._bindings.bind("ctrl+q", "leave", show=False, priority=True)  # whatever the user's own keys are
         self.push_screen(self.screen_of_chat)
         self.call_after_refresh(self._begin)
 
@@ -141,12 +138,19 @@ class ChatApp(App[int]):
 
     def copy_text(self, text: str) -> str:
         """To the clipboard; the name of the one it went to."""
-        self.copy_to_clipboard(text)
-        return "OSC 52"
+        self._clipboard = text  # what a prompt pastes with ctrl+v
+        return clipboard.copy(text, self._to_terminal, self.environ)
+
+    def _to_terminal(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
 
     def remember(self, text: str) -> None:
         """Keep a prompt for the next time."""
         self.history.add(text)
+        if self.history.failure is not None:
+            self.tell(self.history.failure)
+            self.history.failure = None
         self.screen_of_chat.prompt.remember(self.history.prompts())
 
     def draw_all(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from textual.app import SystemCommand
+from textual.app import SuspendNotSupported, SystemCommand
 
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options
@@ -14,6 +14,7 @@ from mlxspec.terminal import clean, one_line
 from mlxspec.tui.actions import Actions, write_new
 from mlxspec.tui.commands import COMMANDS, plain_text, run
 from mlxspec.tui.compare_screen import CompareScreen
+from mlxspec.tui.editor import edit
 from mlxspec.tui.face import ScreenFace
 from mlxspec.tui.help_screen import HelpScreen
 from mlxspec.tui.options_screen import OptionsScreen
@@ -114,7 +115,18 @@ class Deeds(Actions):
 
     def write_in_editor(self) -> None:
         """Let the user write the prompt in an editor of his own."""
-        self.app.toast("no editor yet")
+        prompt = self.app.screen_of_chat.prompt
+
+        def edited() -> None:
+            with self.app.suspend():
+                text = edit(prompt.text, self.app.environ)
+            prompt.put(text)
+
+        try:
+            self.do(edited)
+        except SuspendNotSupported:
+            self.app.toast("This terminal cannot be lent to an editor.", error=True)
+        prompt.focus()
 
     # ---- Turns ---------------------------------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def keymap(table: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, 
         elif QUIT in keys and name != "quit":
             odd.append(f"[keys] {name} = {value!r}: {QUIT} always quits, give another key.")
         else:
-            good[name] = ",".join(keys)
+            good[name] = ",".join(keys if name != "quit" or QUIT in keys else [*keys, QUIT])
     return good, odd
 
 

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from textual.content import Content
-
-from mlxspec.events import Step, Text
+from mlxspec.events import Text
 from mlxspec.tui import words
 from mlxspec.tui.chat_screen import ChatScreen
 from mlxspec.tui.conversation import Shown
+from mlxspec.tui.origin_view import by_origin, tree_of
 from mlxspec.tui.said import Said
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.tally import Tally
@@ -79,7 +78,7 @@ class Live:
 
     async def draw(self) -> None:
         """One round of drawing."""
-        if self.stale:
+        if self.stale or self._moved():
             self.stale = False
             await self._match()
         if not self.talk.answering:
@@ -109,6 +108,11 @@ class Live:
         panel.say_state(state, reason, talk.ready.drafter if talk.ready is not None else "")
         panel.say_numbers(tally, talk.baseline, (stats or {}).get("tokens_per_second") or None)
 
+    def _moved(self) -> bool:
+        """Whether the last turn stands for another message than the last one."""
+        turns, said = self.screen.conversation.turns, self.talk.said
+        return (turns[-1].key if turns else None) is not (said[-1] if said else None)
+
     async def _match(self) -> None:
         said = self.talk.said
         await self.screen.conversation.match([self._shown(one) for one in said], self.whole)
@@ -129,7 +133,7 @@ class Live:
             turn.feed(fresh)
         awaited = self.talk.answering and said is self.talk.last_reply
         if turn.view == "origin" and (fresh or turn.origin is None):
-            turn.origin = origin_of(said)
+            turn.origin = by_origin(said)
         if awaited:
             if fresh:
                 await turn.draw()
@@ -138,21 +142,15 @@ class Live:
 
     def show_round(self, place: int | None) -> None:
         """Show the tree of a round of the reply that the panel shows."""
-        steps = self.tally.steps
-        self.screen.panel.say_detail(detail_of(steps[place]) if place is not None and place < len(steps) else None)
+        tally, said = self.tally, self.looked_at
+        if place is None or said is None or place >= len(tally.steps):
+            self.screen.panel.say_detail(None)
+        else:
+            self.screen.panel.say_detail(tree_of(tally.steps[place], said, tally.dropped + place))
 
     async def show_view(self, wanted: str) -> str:
         """Turn a view on or off; the view that holds now."""
         for turn in self.screen.conversation.turns:
             if isinstance(turn, ReplyTurn) and isinstance(turn.key, Said):
-                turn.origin = origin_of(turn.key) if wanted == "origin" else None
+                turn.origin = by_origin(turn.key) if wanted == "origin" else None
         return self.screen.conversation.next_view(wanted)
-
-
-def origin_of(said: Said) -> Content | None:
-    """The reply with its rejected drafts; None where its rounds are not known (a reply of an earlier run)."""
-    return None
-
-
-def detail_of(step: Step) -> Content:
-    return Content("")

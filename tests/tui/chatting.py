@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from mlxspec.sessions import Store
 from mlxspec.tui.app import ChatApp
+from mlxspec.tui.history import History
 from mlxspec.tui.reports import Offer, Offers
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
@@ -17,7 +18,11 @@ from tests.tui.fake_chat import FakeChatEngine, Loader
 from tests.tui.pilot import screen_text, until
 
 OFFERS = Offers(
-    (Offer("fake", "built-in", True, "93 MB", current=True), Offer("other/model", "hub", True, "1 GB"), Offer("bad", "folder", False, "no weights [x]")),
+    (
+        Offer("fake", "built-in", True, "93 MB", current=True),
+        Offer("other/model", "hub", True, "1 GB"),
+        Offer("bad", "folder", False, "no weights [x]"),
+    ),
     (Offer("none", "none", True, "plain decoding"), Offer("lookup", "lookup", True, "copies what was said", current=True)),
 )
 
@@ -65,7 +70,9 @@ class Chatting:
 
 
 @asynccontextmanager
-async def chatting(folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), **app: Any) -> AsyncIterator[Chatting]:
+async def chatting(
+    folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), **app: Any
+) -> AsyncIterator[Chatting]:
     """A chat in a folder; ``said`` are replies that the engine gives first."""
     loader = Loader()
     worker = Worker(loader, release=lambda: None, list_offers=list_offers).start()
@@ -73,10 +80,10 @@ async def chatting(folder: Path, size: tuple[int, int] = (120, 40), *, load: boo
     talk = Talk(worker, store, {"seed": 1})
     if load:
         talk.load("fake", "auto")
-    chat = ChatApp(talk, **{"environ": {}, **app})
+    chat = ChatApp(talk, **{"environ": {}, "history": History(None), **app})
     chat.animation_level = "none"
     try:
-        async with chat.run_test(size=size) as pilot:
+        async with chat.run_test(size=size, notifications=True) as pilot:
             parts = Chatting(chat, pilot, talk, loader, store)
             await until(pilot, lambda: chat.drawable)
             if load:

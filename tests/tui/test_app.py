@@ -255,7 +255,7 @@ def test_help_and_its_keys(tmp_path: Path) -> None:
     async def test() -> None:
         async with chatting(tmp_path) as chat:
             await chat.pilot.press("f1")
-            assert isinstance(chat.app.screen, HelpScreen) and "/compare" in chat.shown or "send" in chat.shown
+            assert (isinstance(chat.app.screen, HelpScreen) and "/compare" in chat.shown) or "send" in chat.shown
             await chat.pilot.press("escape")
             await chat.say("/help")
             assert isinstance(chat.app.screen, HelpScreen)

@@ -11,6 +11,7 @@ KNOWN = ("send", "newline", "stop", "quit")
 
 def test_good_entries_are_taken() -> None:
     table = {"send": "ctrl+s", "newline": ["enter", "shift+enter"], "stop": "escape, f8"}
+    assert keymap({"quit": "f9"}, KNOWN) == ({"quit": "f9,ctrl+q"}, [])
     assert keymap(table, KNOWN) == ({"send": "ctrl+s", "newline": "enter,shift+enter", "stop": "escape,f8"}, [])
 
 

@@ -1,0 +1,42 @@
+"""A reply by origin, and the tree of a round, as styled text. Told by underline, strike and signs, never by colour alone. Knows no widget."""
+
+from textual.content import Content
+
+from mlxspec.events import Step
+from mlxspec.terminal import clean
+from mlxspec.tui.origin import Round, lines, round_of, spans
+from mlxspec.tui.said import Said
+
+STYLES = {"accepted": "underline $text-success", "own": "", "rejected": "strike dim"}
+SIGNS = {"+": "$text-success", "-": "strike dim", ".": "dim", "=": "bold"}
+LEGEND = "+ accepted  - rejected\n. untested  = the model's own\nq: drafter's chance of the row"
+
+
+def by_origin(said: Said) -> Content | None:
+    """The reply with its rejected drafts between tildes; None where its rounds are not known (a reply of an earlier run)."""
+    if not any(piece.step is not None for piece in said.pieces):
+        return None
+    known = sum(len(piece.text) for piece in said.pieces)
+    parts = [Content(clean(said.text[: len(said.text) - known]))] if known < len(said.text) else []
+    for span in spans(said.pieces, said.spelling):
+        text = clean(span.text)
+        if span.origin == "rejected":
+            blank = text[: len(text) - len(text.lstrip())]
+            parts += [Content(blank), Content(f"~{text.strip() or '␣'}~").stylize(STYLES["rejected"])]
+        else:
+            parts.append(Content(text).stylize(STYLES[span.origin]) if STYLES[span.origin] else Content(text))
+    return Content("").join(parts)
+
+
+def tree_of(step: Step, said: Said, number: int) -> Content:
+    """A round: when and by whom it was drafted, its tree, and the signs."""
+    tree: Round = round_of(step, said.spelling)
+    took = "  ".join(f"{part} {1000 * seconds:.0f} ms" for part, seconds in tree.seconds.items())
+    head = [f"round {number + 1} · {clean(tree.drafter)} · kept {len(tree.path)} of {len(tree.nodes)}", took]
+    parts = [Content(line) for line in head if line]
+    for line in lines(tree):
+        sign = line.lstrip()[:1]
+        text, q = (line, "") if "  " not in line.strip() else (line.rpartition("  ")[0], line.rpartition("  ")[2])
+        shown = Content(clean(text)).stylize(SIGNS.get(sign, ""), len(text) - len(text.lstrip()) + 2)
+        parts.append(shown + Content(f"  q {q}") if q else shown)
+    return Content("\n").join([*parts, Content(LEGEND).stylize("dim")])
