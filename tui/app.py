@@ -86,8 +86,6 @@ class ChatApp(App[int]):
         self.screen_of_chat.prompt.remember(self.history.prompts())
         for complaint in self.complaints:
             self.tell(complaint)
-        if self.talk.store is not None and not self.talk.said and (left := self.talk.store.cut_off()) is not None:
-            self.deeds.picking.offer_session(left)
         await self._tick()
 
     async def _tick(self) -> None:

@@ -99,7 +99,7 @@ class Live:
         """The panel, from the reply it shows."""
         talk, panel, said, tally = self.talk, self.screen.panel, self.looked_at, self.tally
         stats = said.about.get("stats") if said is not None and said.finish is not None else None
-        state, reason = "off", "no model is loaded"
+        state, reason = "off", "the model is loading" if talk.loading is not None else "no model is loaded"
         if talk.ready is not None:
             now = talk.speculation
             state, reason = (now.state, now.reason or "") if now is not None else (talk.ready.speculation, talk.ready.reason or "")

@@ -91,19 +91,6 @@ class Picking:
         if store is not None:
             self.app.toast(f"deleted {store.delete(name)}")
 
-    def offer_session(self, summary: Summary) -> None:
-        """A chat whose process was killed."""
-        items = [
-            Item("yes", f"go on with “{clean(summary.title)}”", about_session(summary, time.time())),
-            Item("no", "begin a new one", "it stays among the saved chats (ctrl+o)"),
-        ]
-
-        def answered(choice: Choice | None) -> None:
-            if choice is not None and choice.key == "yes":
-                self.deeds.do(lambda: self.deeds.load(summary.id))
-
-        self.app.push_screen(Picker("the last chat was cut off", items), answered)
-
     def _confirm(self, question: str, then: Callable[[], None]) -> None:
         def answered(choice: Choice | None) -> None:
             if choice is not None and choice.key == "yes":

@@ -18,12 +18,12 @@ class Prompt(TextArea):
 
     HELP = "Type a message. `/` at the start makes it a command, as `/help`."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", priority=True, id="send"),
-        Binding("ctrl+j,shift+enter", "newline", "newline", priority=True, id="newline"),
-        Binding("tab", "select_turns", "messages", priority=True, show=False, id="select_turns"),
-        Binding("ctrl+d", "delete_or_quit", "quit where the prompt is empty", priority=True, show=False, id="delete_or_quit"),
-        Binding("ctrl+up", "older", "earlier prompt", priority=True, show=False, id="older"),
-        Binding("ctrl+down", "newer", "later prompt", priority=True, show=False, id="newer"),
+        Binding("enter", "send", "send", id="send"),
+        Binding("ctrl+j,shift+enter", "newline", "newline", id="newline"),
+        Binding("tab", "select_turns", "messages", show=False, id="select_turns"),
+        Binding("ctrl+d", "delete_or_quit", "quit where the prompt is empty", show=False, id="delete_or_quit"),
+        Binding("ctrl+up", "older", "earlier prompt", show=False, id="older"),
+        Binding("ctrl+down", "newer", "later prompt", show=False, id="newer"),
     ]
 
     @dataclass
@@ -111,6 +111,14 @@ class Prompt(TextArea):
         self._at = place
         self.put(self._past[place] if place < len(self._past) else self._draft)
 
+    async def _on_key(self, event: events.Key) -> None:
+        """Keys with a meaning here come in their turn: after what was typed before them, however fast, and before TextArea's own."""
+        active = self.screen.active_bindings.get(event.key)  # the user's own keys are in there
+        if active is not None and active.node is self and active.binding.id in OWN:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(active.binding.action)
+
     def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]  # runs before TextArea's own, which is then left out
         event.prevent_default()
         event.stop()
@@ -118,3 +126,6 @@ class Prompt(TextArea):
         self.move_cursor(self.replace(text, *self.selection).end_location)
         if len(text) >= LARGE:
             self.post_message(self.Pasted(text.count("\n") + 1, len(text)))
+
+
+OWN = {binding.id for binding in Prompt.BINDINGS if isinstance(binding, Binding)}

@@ -33,7 +33,7 @@ def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping
     below = "   ↓ more below (ctrl+end)" if behind else ""
     if stopping and talk.answering:
         return "stopping …" + below
-    if talk.loading is not None:
+    if talk.loading is not None and not (talk.answering and tally.tokens):
         share = talk.loading.share
         return (f"{bar(share, 20)} {share:.0%}  " if share is not None else "◌ ") + talk.loading.text + below
     if talk.answering:
