@@ -233,6 +233,9 @@ class Engine:
     def _settings(self, options: dict[str, Any]) -> Options:
         fixed = {name: getattr(self.settings, name) for name in names("load")}
         settings = Options(**{**fixed, **self.defaults, **_known(options, "reply")})
+        if settings.accept not in POLICIES:
+            said = f"--accept {settings.accept} compares tokens by their sound, and {self.model_name} has no audio alphabet"
+            raise UsageError(f"{said}: use --accept coupled, or mlxspec speak with a voice.")
         if settings.require_spec and self.speculation == "off":
             raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
         return settings

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlxspec.errors import UsageError
 
-ACCEPT = ("coupled", "ratio")
+ACCEPT = ("coupled", "ratio", "mirror", "pcg")
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -64,8 +64,10 @@ class Options:
                 raise UsageError(f"{_flag(name)} {value} makes no sense: give a number {reach}.")
         if 0 < self.temperature < 1e-4:
             raise UsageError(f"--temperature {self.temperature} is too near 0 to divide by: give 0, or at least 0.0001.")
-        if self.accept == "ratio" and (self.draft_width or 1) > 1:
-            raise UsageError("--accept ratio judges chains, and --draft-width above 1 makes trees: leave one of them out.")
+        if self.accept in ("ratio", "pcg") and (self.draft_width or 1) > 1:
+            raise UsageError(f"--accept {self.accept} judges chains, and --draft-width above 1 makes trees: leave one of them out.")
+        if self.accept in ("mirror", "pcg") and self.temperature == 0:
+            raise UsageError(f"--accept {self.accept} draws at random and --temperature 0 draws nothing: give a temperature, or --accept coupled.")
         if self.top_p == 0:
             raise UsageError("--top-p 0 leaves no token: give a mass above 0, up to 1.")
         if self.repetition_penalty == 0:
