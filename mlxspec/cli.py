@@ -14,6 +14,8 @@ from mlxspec.terminal import Terminal, one_line
 
 VERBS = {
     "generate": "answer a prompt, streaming",
+    "chat": "talk with a model, and see what drafting gains",
+    "sessions": "list, show, search, export or delete saved chats",
     "bench": "compare drafters, plain decoding and mlx-lm on a file of prompts",
     "train": "train a drafter for a model, by distillation from the model itself",
     "models": "list the models that are here or built in",
@@ -69,6 +71,14 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli_generate import generate
 
         return generate(rest, terminal, os.environ)
+    elif verb == "chat":
+        from mlxspec.cli_chat import chat
+
+        return chat(rest, terminal, os.environ)
+    elif verb == "sessions":
+        from mlxspec.cli_sessions import sessions
+
+        return sessions(rest, terminal)
     elif verb == "bench":
         from mlxspec.cli_bench import bench
 

@@ -59,7 +59,7 @@ class Actions:
         if name is None:
             self.face.pick("model")
         else:
-            self.talk.load(name, None, yes=yes)
+            self.talk.load(name, None, **({"yes": True} if yes else {}))
 
     def draft(self, name: str | None) -> None:
         if name is None:

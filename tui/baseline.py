@@ -56,7 +56,8 @@ def measure(engine: Any, cache: Cache | None, cancel: threading.Event, now: Call
     key = _key(engine)
     if cache is not None and not again and (known := cache.load(key)) is not None:
         return Baseline(*known, fresh=False)
-    tokens = engine.prompt_tokens(PROMPT)
+    limit = engine.target.context_length
+    tokens = engine.tokenizer.encode(PROMPT)[: None if limit is None else max(1, limit // 2)]
     done: Done | None = None
     with engine.target.scratch():
         for event in engine.stream(tokens, cancel=cancel, draft_tokens=0, temperature=0.0, max_tokens=TOKENS):

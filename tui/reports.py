@@ -53,6 +53,7 @@ class Ready:
     memory_before: int | None = None
     memory_freed_to: int | None = None
     memory: int | None = None
+    asked: tuple[str, str] | None = None  # the model and the drafter by the names that loaded them
 
 
 @dataclass(frozen=True, slots=True)

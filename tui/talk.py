@@ -26,6 +26,7 @@ class Talk:
         self, worker: Worker, store: Store | None, settings: Mapping[str, Any], system: str | None = None, awake: Awakener | None = None
     ) -> None:
         self.worker = worker
+        self._held: list[str] = []  # lines from before there was a face
         self.store = store
         self.settings = dict(settings)
         self.system = system
@@ -33,7 +34,7 @@ class Talk:
         self.said: list[Said] = []
         self.title: str | None = None
         self.created: float | None = None
-        self.tell: Callable[[str], None] = lambda text: None
+        self.tell: Callable[[str], None] = self._hold
         self.redraw: Callable[[], None] = lambda: None
         self.give_back: Callable[[str], None] = lambda text: None
         self.working: str | None = None  # kind of the job that runs
@@ -58,8 +59,12 @@ class Talk:
     def load(self, model: str, drafter: str | None = None, **options: Any) -> None:
         """Load a model (and measure its plain speed when there is time). ``options`` are added to those of before."""
         old = self.wish or ("", "auto", {})
-        self.wish = (model, drafter or "auto", {**old[2], **options})
-        self.worker.load(model, self.wish[1], **self.wish[2])
+        kept = old[1] if old[1] in ("none", "lookup") else "auto"  # a trained drafter fits one model alone
+        options = {**old[2], **options}
+        self.worker.load(model, drafter or kept, **options)
+        if self.wish is not None:
+            options["yes"] = old[2].get("yes", False)  # said for one download only
+        self.wish = (model, drafter or kept, options)
 
     def switch_drafter(self, drafter: str) -> None:
         if self.wish is not None:
@@ -217,8 +222,7 @@ class Talk:
 
     def snapshot(self) -> Session:
         """The conversation as it would be saved."""
-        model = self.ready.model if self.ready is not None else None
-        drafter = self.ready.drafter if self.ready is not None else None
+        model, drafter = self._named()
         if self.created is None:
             self.created = self.store.now() if self.store is not None else time.time()
         name, turns = self.session_id or "unsaved", tuple(one.turn() for one in self.said)
@@ -238,6 +242,8 @@ class Talk:
 
     def feed(self) -> list[Report]:
         """Take in what has happened since the last time, save it, and give it back for the screen."""
+        while self._held and self.tell != self._hold:
+            self.tell(self._held.pop(0))
         reports = self.worker.drain()
         for report in reports:
             self._take(report.job, report.event)
@@ -283,8 +289,11 @@ class Talk:
         self.ready, self.loading = ready, None
         self.speculation = Speculation(ready.speculation, ready.reason)
         self.context = Context(self.context.used if self.context is not None else 0, ready.context_length)
+        if ready.asked is not None and self.wish is not None:
+            self.wish = (*ready.asked, self.wish[2])
         if self._log is not None:
-            self._log.set(model=ready.model, drafter=ready.drafter)
+            model, drafter = self._named()
+            self._log.set(model=model, drafter=drafter)
         if fresh:
             self.baseline = None
             self.worker.baseline()
@@ -318,6 +327,9 @@ class Talk:
             last.finish = "interrupted"
             self._record().end("interrupted", {})
         self._before = []
+
+    def _hold(self, text: str) -> None:
+        self._held.append(text)
 
     # ---- Inside --------------------------------------------------------------------------------------------------------------------------
 
@@ -354,6 +366,10 @@ class Talk:
             about = self.snapshot()
             self._log = self.store.create(model=about.model, drafter=about.drafter, system=self.system, settings=self._kept(), title=self.title)
         return self._log
+
+    def _named(self) -> tuple[str | None, str | None]:
+        """Model and drafter by the names that load them again."""
+        return (self.wish[0], self.wish[1]) if self.wish is not None else (None, None)
 
     def _kept(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in self.settings.items()}

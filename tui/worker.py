@@ -158,10 +158,21 @@ class Worker:
         self.spelling = {}
         self._ready(job, engine, self._clock() - started, before, freed, self._let_go(measure_only=True))
 
-    def _ready(self, job: Job, engine: Engine, seconds: float, *memory: int | None) -> None:
-        limit = engine.target.context_length
-        about = (engine.model_name, engine.drafter_name, engine.speculation, engine.reason, limit, dict(engine.defaults), seconds)
-        self._jobs.report(job, Ready(*about, *memory))
+    def _ready(self, job: Job, engine: Engine, seconds: float, before: int | None = None, freed: int | None = None, now: int | None = None) -> None:
+        ready = Ready(
+            engine.model_name,
+            engine.drafter_name,
+            engine.speculation,
+            engine.reason,
+            engine.target.context_length,
+            dict(engine.defaults),
+            seconds,
+            before,
+            freed,
+            now,
+            (self._wish.model, self._wish.drafter) if self._wish is not None else None,
+        )
+        self._jobs.report(job, ready)
 
     def _let_go(self, measure_only: bool = False) -> int | None:
         """Free the engine's memory; bytes in use after that."""

@@ -21,7 +21,8 @@ PATIENCE = 10.0  # seconds after which a thread that should have done something 
 
 
 class Gate:
-    """Lets rounds through: all of them while open, else as many as ``let`` allows. ``reached`` counts those that came to it."""
+    """Lets rounds through: all of them while open, else as many as ``let`` allows. ``reached`` counts those that came to it since
+    it was closed."""
 
     def __init__(self, open: bool = True) -> None:
         self._condition = threading.Condition()
@@ -35,8 +36,10 @@ class Gate:
             self._condition.notify_all()
 
     def close(self) -> None:
+        """From now on rounds wait; they are counted from 0."""
         with self._condition:
             self._open = False
+            self.reached = 0
 
     def let(self, rounds: int) -> None:
         with self._condition:
