@@ -17,8 +17,9 @@ from mlx.utils import tree_flatten
 from mlxspec.errors import DrafterError
 from mlxspec.models.redrafter import CheckpointError, ReDrafter, ReDrafterArgs, load, save
 from mlxspec.train_data import Answer, TrainingText
-from mlxspec.train_head import cross_entropy
+from mlxspec.train_head import cross_entropy, projected
 
+RIDGE = 0.01  # of a feature's mean square
 RARELY = 0.1  # a step is trained at least this often
 OFFERED = 0.06  # a token hangs in the tree where the drafter gives its branch this much
 
@@ -50,7 +51,7 @@ class ReDrafterTask:
             ids = text.draft_vocabulary(min(shape.draft_vocab, vocab), vocab)
             args = ReDrafterArgs(width, vocab, shape.exit_dim, shape.layers, shape.rnn, len(ids))
             self.network = ReDrafter(args, ids.tolist())
-            begin_as_target(self.network, head[ids])
+            begin_by_regression(self.network, head[ids], table, text, shape.steps, seed)
         else:
             self.network = self._loaded(start, vocab, width)
             known = self.network.d2t
@@ -161,17 +162,44 @@ class ReDrafterTask:
         save(folder, halved, extra)
 
 
-def begin_as_target(network: ReDrafter, head: np.ndarray) -> None:
-    """Let the head start as the target's own (its rows of the draft vocabulary), and the projection so that it passes the hidden state through."""
+def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray, text: TrainingText, steps: int, seed: int) -> None:
+    """Start where a closed form can: the head is the target's own, and what it is to read, the target's next hidden state, a ridge regression.
+
+    ``head`` (draft vocabulary, width) are the target's rows of the tokens that can be drafted, ``table`` its embeddings. The recurrent weights are
+    random and spread tokens to about unit variance, so that the regression finds them in the state.
+    """
+    rng = np.random.default_rng([seed, 2])
     size, width = network.args.hidden_size, network.args.exit_dim
-    given = np.zeros((len(head), width), np.float32)
-    given[:, : min(size, width)] = head[:, :width]
-    network.lm_head[-1].weight = mx.array(given)
-    if "input_proj" in network:
-        weight = np.array(network.input_proj.weight) * 0.5
-        through = min(size, width)
-        weight[:through, :size] += np.eye(through, size, dtype=np.float32)
-        network.input_proj.weight = mx.array(weight)
+    places = np.concatenate([one.rows[:-1] for one in text.training_answers() if one.length > 1])
+    rows = np.sort(rng.choice(places, min(len(places), max(12_000, 8 * size)), replace=False))
+    hidden = text.hidden_at(rows)
+    if network.args.rnn:
+        spread = float(table[text.tokens[rows]].std()) * size**0.5
+        network.rnn_w.weight = mx.array(rng.standard_normal((size, size)).astype(np.float32) / spread)
+        network.rnn_u.weight = mx.array(np.linalg.qr(rng.standard_normal((size, size)))[0].astype(np.float32))
+        network.rnn_u.bias = mx.zeros(size)
+    state, known, wanted = None, [], []
+    for k in range(1, steps + 1):
+        said = rows + np.minimum(k, text.left[rows]) - 1
+        state = network.step(mx.array(table[text.tokens[said]]), state)
+        some = np.flatnonzero((text.left[rows] > k) & (rng.random(len(rows)) < 0.5 ** (k - 1)))  # late steps matter less
+        known.append(np.concatenate([hidden[some], np.array(state)[some], np.ones((len(some), 1), np.float32)], axis=1))
+        wanted.append(text.hidden_at(rows[some] + k))
+    x, y = np.concatenate(known), np.concatenate(wanted)
+    if width < size:
+        head, reader = projected(head, y, width)
+        y = y @ reader
+    moment = x.T.astype(np.float64) @ x
+    moment[np.diag_indices_from(moment)] *= 1 + RIDGE
+    found = np.linalg.solve(moment, x.T.astype(np.float64) @ y).astype(np.float32)  # (2 size + 1, min(size, width))
+    if "input_proj" not in network:  # the head reads both parts itself
+        network.lm_head[-1].weight = mx.array(head @ found[:-1].T)
+        return
+    through = found.shape[1]
+    weight, bias = np.array(network.input_proj.weight), np.zeros(width, np.float32)
+    weight[:through], bias[:through] = found[:-1].T, found[-1]
+    network.input_proj.weight, network.input_proj.bias = mx.array(weight), mx.array(bias)
+    network.lm_head[-1].weight = mx.array(np.pad(head, [(0, 0), (0, width - through)]))
 
 
 def rounds(answers: Sequence[Answer], matches: np.ndarray) -> float:

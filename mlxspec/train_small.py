@@ -21,7 +21,7 @@ from mlx_lm.models.llama import Model, ModelArgs
 
 from mlxspec.errors import DrafterError
 from mlxspec.train_data import Answer, TrainingText
-from mlxspec.train_head import cross_entropy
+from mlxspec.train_head import cross_entropy, projected
 from mlxspec.train_redrafter import rounds
 
 DEPTH = 4  # of the chain in the estimate of tokens per round
@@ -183,19 +183,3 @@ def config_of(shape: SmallShape, vocab: int, tokenizer: Any) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "eos_token_id": sorted(tokenizer.eos_token_ids),
     }
-
-
-def projected(head: np.ndarray, hidden: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """An output projection (vocab, n) cut to (vocab, width), and what turns a hidden state into what it reads, (n, width).
-
-    head @ h is nearest to cut @ (h @ reader) for hidden states like those given; what is read has a mean square of 1.
-    """
-    moment = hidden.T.astype(np.float64) @ hidden / len(hidden)
-    values, vectors = np.linalg.eigh(moment)
-    values = np.maximum(values, 1e-6 * values[-1])
-    root, inverse = (vectors * values**power @ vectors.T for power in (0.5, -0.5))
-    _, directions = np.linalg.eigh(root @ (head.T @ head) @ root)
-    chosen = directions[:, ::-1][:, :width]
-    cut, reader = head @ (root @ chosen), inverse @ chosen
-    missing = [(0, 0), (0, max(0, width - cut.shape[1]))]
-    return np.pad(cut, missing).astype(np.float32), np.pad(reader, missing).astype(np.float32)
