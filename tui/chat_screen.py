@@ -65,9 +65,9 @@ class ChatScreen(Screen[None]):
     def panel(self) -> SpeculationPanel:
         return self.query_one(SpeculationPanel)
 
-    def say_top(self, parts: list[str]) -> None:
+    def say_top(self, text: str) -> None:
         """The line on top."""
-        self.query_one("#top", Line).say("   ".join(part for part in parts if part))
+        self.query_one("#top", Line).say(text)
 
     def say_status(self, text: str, error: bool = False) -> None:
         """The line above the prompt."""

@@ -85,7 +85,8 @@ class CompareScreen(Screen[None]):
         self.say(f"{lane.name} decoding runs …")
 
     def draw(self) -> None:
-        for name in NAMES:
+        """Bring both lanes up to what was fed."""
+        for name in () if self.over else NAMES:
             if self.lane(name).text:
                 self.lane(name).draw()
 
@@ -94,8 +95,8 @@ class CompareScreen(Screen[None]):
 
     def finish(self, result: Compared) -> None:
         """The verdict, with both speeds."""
-        self.over = True
         self.draw()
+        self.over = True
         for name, done in zip(NAMES, (result.plain, result.speculative), strict=True):
             by = "no drafts" if name == "plain" else clean(done.drafter)
             self.lane(name).head(f"{len(done.tokens)} tokens · {done.stats['tokens_per_second']:.1f} tok/s · {by}")

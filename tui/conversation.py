@@ -55,7 +55,7 @@ class Conversation(VerticalScroll, can_focus=False):
     @property
     def behind(self) -> bool:
         """Whether there is text below what can be seen."""
-        return self.scroll_y < self.max_scroll_y - 1
+        return 0 < self.max_scroll_y > self.scroll_y + 1
 
     def welcome(self, text: str) -> None:
         """What stands in an empty conversation."""

@@ -89,7 +89,7 @@ class Live:
             await self.screen.conversation.note(note)
         tally = self.tally
         fresh = self._counted.catch_up() if self._counted is not None else False
-        self.screen.say_top(words.top(self.talk))
+        self.screen.say_top(words.top(self.talk, self.screen.size.width - 2))
         self.screen.say_status(words.status(self.talk, tally, self.screen.conversation.behind, self.editing, self.stopping))
         self._times += 1
         if not self.talk.answering or (fresh and self._times % SLOWER == 0):

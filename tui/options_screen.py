@@ -18,8 +18,10 @@ from mlxspec.config import checked
 from mlxspec.errors import UsageError
 from mlxspec.options import Options
 
-FIELDS = {field.name: field for field in fields(Options) if field.metadata["when"] == "reply"}
 LEFT_OUT = ("require_spec", "strict")  # exit codes, which a chat has none of
+FIRST = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "seed", "system_prompt", "stop")
+ALL = {field.name: field for field in fields(Options) if field.metadata["when"] == "reply" and field.name not in LEFT_OUT}
+FIELDS = {name: ALL[name] for name in (*FIRST, *ALL)}
 
 
 def written(value: Any) -> str:
@@ -71,8 +73,6 @@ class OptionsScreen(ModalScreen[None]):
             yield Static(Content("parameters of the next reply"), classes="title")
             with VerticalScroll(can_focus=False):
                 for name, field in FIELDS.items():
-                    if name in LEFT_OUT:
-                        continue
                     default = self._defaults.get(name, field.default)
                     with Horizontal(classes="option"):
                         yield Label(Content(name.replace("_", " ")))

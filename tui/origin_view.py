@@ -31,7 +31,7 @@ def by_origin(said: Said) -> Content | None:
 def tree_of(step: Step, said: Said, number: int) -> Content:
     """A round: when and by whom it was drafted, its tree, and the signs."""
     tree: Round = round_of(step, said.spelling)
-    took = "  ".join(f"{part} {1000 * seconds:.0f} ms" for part, seconds in tree.seconds.items())
+    took = " · ".join(f"{part} {1000 * seconds:.0f}" for part, seconds in tree.seconds.items()) + " ms" * bool(tree.seconds)
     head = [f"round {number + 1} · {clean(tree.drafter)} · kept {len(tree.path)} of {len(tree.nodes)}", took]
     parts = [Content(line) for line in head if line]
     for line in lines(tree):

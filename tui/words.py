@@ -12,20 +12,28 @@ Say something below; enter sends, ctrl+j makes a new line. You can type while th
 F1 help · F2 what drafting gains · F3 the reply by origin · F4 model and drafter · ctrl+o saved chats · ctrl+p everything"""
 
 
-def top(talk: Talk) -> list[str]:
-    """Title, model, drafter, state, context, memory."""
-    ready, parts = talk.ready, ["mlxspec"]
-    if talk.title:
-        parts.append(talk.title)
+def top(talk: Talk, width: int) -> str:
+    """Title, model, drafter, state, context, memory; on a narrow screen what matters most."""
+    ready, model, state, context, memory = talk.ready, "", "", "", ""
     if ready is not None:
-        drafter = f" ◂ {ready.drafter}" if ready.speculation != "off" else ""
-        state = "off" if not talk.speculating else talk.speculation.state if talk.speculation is not None else ready.speculation
-        parts += [f"{ready.model}{drafter}", f"SPEC {state.upper()}"]
+        model = ready.model + (f" ◂ {ready.drafter}" if ready.speculation != "off" else "")
+        now = talk.speculation.state if talk.speculation is not None else ready.speculation
+        state = f"SPEC {('off' if not talk.speculating else now).upper()}"
+        memory = f"{ready.memory / 1e9:.1f} GB" if ready.memory else ""
     if talk.context is not None:
-        parts.append(gauge(talk.context.used, talk.context.limit))
-    if ready is not None and ready.memory:
-        parts.append(f"{ready.memory / 1e9:.1f} GB")
-    return parts
+        context = gauge(talk.context.used, talk.context.limit)
+    title = (talk.title or "")[:40]
+    for parts in (
+        ("mlxspec", title, model, state, context, memory),
+        (title, model, state, context, memory),
+        (model, state, context),
+        (model, state, context.rpartition(" ")[2]),
+        (state, context.rpartition(" ")[2]),
+    ):
+        line = "   ".join(part for part in parts if part)
+        if len(line) <= width:
+            break
+    return line
 
 
 def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping: bool) -> str:

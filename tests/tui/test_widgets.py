@@ -289,7 +289,7 @@ def test_parameters_are_set_checked_and_unset() -> None:
             draft.value = "4"
             await pilot.press("escape")
             changes = [(change.name, change.value, change.unset) for change in app.of(OptionsScreen.Changed)]
-            assert changes == [("temperature", 1.5, False), ("temperature", None, True), ("draft_tokens", 4, False)]
+            assert changes == [("temperature", 1.5, False), ("temperature", None, True), ("draft_tokens", 4, False)], changes
 
     run(test())
 
