@@ -23,8 +23,8 @@ def parsed(verb: str, description: str, argv: list[str]) -> bool:
 
 def models(argv: list[str], terminal: Terminal) -> int:
     """The verb ``models``."""
-    as_json = parsed("models", "List the built-in models, and those in the hub's cache that can be loaded.", argv)
-    found = built_in() + in_hub_cache()
+    as_json = parsed("models", "List the built-in models, the drafters that come with them, and the models in the hub's cache that can be loaded.", argv)
+    found = built_in() + with_the_package() + in_hub_cache()
     if as_json:
         terminal.json({"models": found})
         return 0
@@ -45,6 +45,18 @@ def built_in() -> list[dict[str, Any]]:
         source = f"package {entry.package} {entry.version}"
         path = str(entry.path) if here else None
         rows.append({"name": entry.name, "kind": "built-in", "size_bytes": entry.size, "source": source, "cached": here, "path": path})
+    return rows
+
+
+def with_the_package() -> list[dict[str, Any]]:
+    """Trained drafters that ship, under the names --drafter takes while their target is loaded."""
+    from mlxspec.choose import trained_drafters
+
+    rows = []
+    for kind, folder, record in trained_drafters():
+        held = sum(file.stat().st_size for file in folder.iterdir())
+        row = {"name": f"{kind}:{record.get('target')}", "kind": f"drafter ({kind})", "size_bytes": held, "source": f"mlxspec, for {record.get('target')}"}
+        rows.append({**row, "cached": True, "path": str(folder), "figures": record.get("figures", {})})
     return rows
 
 

@@ -7,7 +7,8 @@ WHAT = {
     "redrafter": "A ReDrafter (recurrent drafter, arXiv 2403.09919): reads the target's last hidden state and offers a tree of continuations.",
     "small": "A small Llama over the target's whole vocabulary, for classical speculative decoding; an ordinary mlx-lm folder.",
 }
-ASIDE = ("model", "kind", "start", "text_batch")
+ASIDE = ("model", "kind", "text_batch", "minutes", "steps")
+NAMES = {"start": "from"}
 
 
 def command(about: Mapping[str, Any]) -> str:
@@ -16,8 +17,8 @@ def command(about: Mapping[str, Any]) -> str:
     words = [f"mlxspec train {about['kind']} --model {options['model']}"]
     for name, value in options.items():
         if name not in ASIDE and value is not None:
-            words.append(f"--{name.replace('_', '-')} {value}")
-    return " ".join([*words, "--out DIR"])
+            words.append(f"--{NAMES.get(name, name).replace('_', '-')} {value}")
+    return " ".join([*words, f"--steps {about['course']['steps']}", "--out DIR"])
 
 
 def model_card(about: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> str:

@@ -192,6 +192,9 @@ def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray,
     moment = x.T.astype(np.float64) @ x
     moment[np.diag_indices_from(moment)] *= 1 + RIDGE
     found = np.linalg.solve(moment, x.T.astype(np.float64) @ y).astype(np.float32)  # (2 size + 1, min(size, width))
+    for block in network.lm_head[:-1]:  # they start by changing little
+        block.linear.weight = block.linear.weight * 0.1
+        block.linear.bias = mx.zeros(width)
     if "input_proj" not in network:  # the head reads both parts itself
         network.lm_head[-1].weight = mx.array(head @ found[:-1].T)
         return

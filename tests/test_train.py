@@ -25,10 +25,10 @@ from mlxspec.target import Target
 from mlxspec.terminal import Terminal
 from mlxspec.train import TrainOptions, train
 from mlxspec.train_data import Answer, TrainingText, shuffled
-from mlxspec.train_head import cross_entropy
+from mlxspec.train_head import cross_entropy, projected
 from mlxspec.train_loop import CHECKPOINT, Course, Trainer, read_checkpoint, schedule
 from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, rounds, tables
-from mlxspec.train_small import SmallShape, SmallTask, projected
+from mlxspec.train_small import SmallShape, SmallTask
 from tests.tiny import VOCAB, byte_tokenizer, save_folder, tiny_engine, tiny_model
 
 WIDTH = 32
