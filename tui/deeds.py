@@ -11,6 +11,7 @@ from mlxspec.options import Options
 from mlxspec.paths import config_file
 from mlxspec.session_text import as_markdown
 from mlxspec.terminal import clean, one_line
+from mlxspec.tui import words
 from mlxspec.tui.actions import Actions, write_new
 from mlxspec.tui.commands import COMMANDS, plain_text, run
 from mlxspec.tui.compare_screen import CompareScreen
@@ -19,7 +20,7 @@ from mlxspec.tui.face import ScreenFace
 from mlxspec.tui.help_screen import HelpScreen
 from mlxspec.tui.options_screen import OptionsScreen
 from mlxspec.tui.picking import Picking
-from mlxspec.tui.reports import Compared, Counted, Ended, Failed, Lane, Offers, Report
+from mlxspec.tui.reports import Compared, Counted, Ended, Failed, Lane, Offers, Ready, Report
 from mlxspec.tui.turns import ReplyTurn, Turn, code_blocks
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Deeds(Actions):
         super().__init__(app.talk, ScreenFace(app))
         self.app = app
         self.picking = Picking(app, self)
+        self._arrived = False  # whether a first model was loaded
 
     def do(self, action: Callable[[], None]) -> bool:
         """Do something that may be refused; what refuses it is shown."""
@@ -181,7 +183,11 @@ class Deeds(Actions):
     def take(self, report: Report) -> None:
         """A report that a window waits for; the conversation has taken in all others."""
         event, screen = report.event, self.app.screen
-        if isinstance(event, Offers):
+        if isinstance(event, Ready):
+            if self._arrived:
+                self.app.toast(words.arrived(event))
+            self._arrived = True
+        elif isinstance(event, Offers):
             self.picking.offer(event)
         elif isinstance(event, Counted):
             over = event.limit is not None and event.tokens > event.limit
@@ -211,6 +217,7 @@ class Deeds(Actions):
         yield SystemCommand("origin", "the reply by origin: accepted, the model's own, rejected (F3)", lambda: app.run_action("view('origin')"))
         yield SystemCommand("raw", "the text as the model wrote it (F6)", lambda: app.run_action("view('raw')"))
         yield SystemCommand("rounds", "look at the rounds of a reply (F7)", app.action_rounds)
+        yield SystemCommand("suspend", "to the shell; fg comes back", app.action_suspend_process)
         yield SystemCommand("editor", "write the prompt in $EDITOR (ctrl+g)", app.action_editor)
 
     def _run(self, command: str) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mlxspec.tui.reports import Ready
 from mlxspec.tui.said import Said
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.tally import Tally, bar
@@ -75,6 +76,18 @@ def gauge(used: int, limit: int | None) -> str:
 def short(count: int) -> str:
     """1200 as 1.2k."""
     return str(count) if count < 1000 else f"{count / 1000:.1f}".removesuffix(".0") + "k"
+
+
+def arrived(ready: Ready) -> str:
+    """What was loaded, how long it took, and what became of the memory."""
+    memory = ""
+    if ready.memory is not None:
+        before = f"{ready.memory_before / 1e9:.1f} GB before, " if ready.memory_before else ""
+        freed = (
+            f"{ready.memory_freed_to / 1e9:.1f} GB once the old model was gone, " if ready.memory_before and ready.memory_freed_to is not None else ""
+        )
+        memory = f"; memory: {before}{freed}{ready.memory / 1e9:.1f} GB now"
+    return f"{ready.model} with {ready.drafter}, in {ready.seconds:.1f} s{memory}"
 
 
 def about(said: Said) -> str:

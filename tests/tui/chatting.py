@@ -49,6 +49,11 @@ class Chatting:
     def shown(self) -> str:
         return screen_text(self.app)
 
+    @property
+    def toasts(self) -> str:
+        """Lines that go away by themselves, one below the other."""
+        return "\n".join(str(notice.message) for notice in self.app._notifications)
+
     async def settled(self) -> None:
         """Until the engine has nothing to do and all of it is drawn."""
         await until(self.pilot, lambda: not self.talk.answering and self.talk.working is None and not self.talk.worker.busy)
