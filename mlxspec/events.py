@@ -1,9 +1,12 @@
 """What a reply is made of, for the command line, the screen, the API and the tests. Plain values; knows no model."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlxspec.proposal import Proposal
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +65,45 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A piece of text is about to be heard: number ``index`` of ``count``, from 0."""
+
+    text: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audio:
+    """Sound that is final: float32 samples between -1 and 1, one channel."""
+
+    samples: "np.ndarray"
+    sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """All was said, or as much as could be. ``faults`` says what of it is cut short, a line each; ``stats`` has the keys of ``speak --json``."""
+
+    text: str
+    samples: int
+    sample_rate: int
+    voice: str
+    drafter: str
+    accept: str
+    exact: bool
+    seed: int
+    faults: tuple[str, ...]
+    interrupted: bool
+    stats: dict[str, Any]
+
+    @property
+    def duration(self) -> float:
+        """Seconds of sound."""
+        return self.samples / self.sample_rate
+
+
 Event = Prefill | Text | Done
+SpeechEvent = Sentence | Audio | Spoken
 ChatEvent = Event | Notice

@@ -280,6 +280,8 @@ def load(folder: str | Path) -> Codec:
         if config.get("model_type") != MODEL_TYPE:
             raise AudioError(f"{folder} holds {config.get('model_type')!r}, and a codec is {MODEL_TYPE!r}: give a codec's folder.")
         codec = Codec(CodecArgs(**{**known, "rights": tuple(known.get("rights", CodecArgs().rights))}))
+        if not (folder / WEIGHTS).is_file():
+            raise AudioError(f"There is no codec in {folder} (no {WEIGHTS}): fetch or train the voice again.")
         loaded: Any = mx.load(str(folder / WEIGHTS))
         mx.eval(loaded)
     except AudioError:

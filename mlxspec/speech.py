@@ -1,0 +1,323 @@
+"""Text to speech: a voice in memory, text in, sound out, as one pipeline of the speech model and the codec. Knows no sound card and no terminal.
+
+The model runs in one thread and the codec in another; only tokens that are final reach the codec. With a seed the coupled rule gives the same samples
+every time, with any drafter, streamed or whole.
+"""
+
+import math
+import secrets
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlx_lm.utils import maybe_set_recommended_wired_limit
+
+from mlxspec.accept import POLICIES, Mirror, Pcg, Policy
+from mlxspec.audio.codec import Codec, NeuralCodec
+from mlxspec.audio.errors import AudioError
+from mlxspec.audio.groups import Size
+from mlxspec.audio.joins import Joins
+from mlxspec.audio.text import FrontEnd, Segment
+from mlxspec.choose import OwnDrafter, check_name, choose_drafter
+from mlxspec.cost import CostCurve, measured
+from mlxspec.decode import Limits
+from mlxspec.drafters import Drafter, NoDrafter
+from mlxspec.drafters.adaptive import AdaptiveDrafter
+from mlxspec.errors import DrafterError, MlxspecError, ModelError, UsageError
+from mlxspec.events import Audio, Sentence, SpeechEvent, Spoken
+from mlxspec.labels import Labels, MirrorSampler
+from mlxspec.loading import Loaded, Say, load_model
+from mlxspec.options import Options, option
+from mlxspec.pipeline import pipeline
+from mlxspec.sampling import Sampler, mix
+from mlxspec.speech_stats import LabelLog, together
+from mlxspec.stats import Stats
+from mlxspec.target import Target
+from mlxspec.utterance import Outcome, Speaking, utterance
+from mlxspec.voice_groups import voice_groups
+from mlxspec.voices import VoiceFiles, find_voice
+
+CERTAIN = 1.2  # seconds of repeated tokens that leave no doubt
+LEAD = 0.5  # seconds of silence around a segment, at most
+SILENT = 1e-3  # a segment no louder than this came out silent
+FAULTS = {
+    "overrun": "never came to its end and was cut",
+    "loop": "went round in circles and was cut",
+    "empty": "came out empty",
+    "silent": "came out silent",
+}
+MLX_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size")
+
+
+def load_voice(voice: str | None = None, *, drafter: Any = "auto", say: Say | None = None, **options: Any) -> "Voice":
+    """Load a voice and a drafter for it.
+
+    ``voice``: a name or a folder, by default the voice that ships. ``drafter``: a name, or any object with the Drafter methods.
+    Raises UsageError, ModelError or DrafterError.
+    """
+    say = say or (lambda text: None)
+    files = find_voice(voice)
+    wish = drafter if isinstance(drafter, str) else "auto"
+    check_name(wish)
+    settings = Options(model=str(files.folder), drafter=wish, **options)
+    try:
+        codec = NeuralCodec.load(files.codec)
+    except AudioError as error:
+        raise ModelError(str(error)) from error
+    loaded = load_model(settings, say)
+    maybe_set_recommended_wired_limit()
+    return Voice(files, loaded, codec, drafter, settings, say)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOptions(Options):
+    """Options of a piece of speech. ``early`` lets sound out while its segment is being drawn; else a segment that goes wrong is drawn afresh."""
+
+    group_size: float | None = option(None, "mean size of acoustic groups (default: the voice's own)", when="speech", metavar="X")
+    group_source: str | None = option(None, "where groups come from: head, input or codebook (default: the voice's own)", when="speech", metavar="S")
+    capped: float | None = option(None, "judge exactly where drafter and target differ more inside a group", when="speech", metavar="D")
+    early: bool = option(True, "let sound out before its sentence is drawn", when="speech")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speech:
+    """Sound, and how it came about."""
+
+    samples: np.ndarray
+    spoken: Spoken
+
+    @property
+    def sample_rate(self) -> int:
+        return self.spoken.sample_rate
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.spoken.duration
+
+    def save(self, path: str | Path) -> None:
+        """Write a .wav, .flac or .ogg file, over whatever stands there."""
+        from mlxspec.audio.files import SoundFile
+
+        with SoundFile(path, self.sample_rate) as file:
+            file.write(self.samples)
+
+
+class Voice:
+    """A speech model with its codec, layout and drafters. One piece of speech at a time."""
+
+    def __init__(
+        self, files: VoiceFiles, loaded: Loaded, codec: Codec, drafter: Any, settings: Options, say: Say, cost: CostCurve | None = None
+    ) -> None:
+        if codec.codes != files.layout.codes:
+            said = f"The codec of {files.name} has {codec.codes} codes a slot and its speech model {files.layout.codes}"
+            raise ModelError(f"{said}: they belong to different voices. Fetch or train the voice again.")
+        length = loaded.config.get("max_position_embeddings")
+        self.target = Target(loaded.model, context_length=length if isinstance(length, int) else None)
+        if self.target.vocab_size < files.layout.vocab_size:
+            said = f"The speech model of {files.name} speaks {self.target.vocab_size} tokens and its layout names {files.layout.vocab_size}"
+            raise ModelError(f"{said}: they belong to different voices. Fetch or train the voice again.")
+        if drafter != "none":
+            self.target.probe()
+        self.files, self.loaded, self.codec, self.settings, self.say, self.cost = files, loaded, codec, settings, say, cost
+        self.layout = files.layout
+        self.members, self.reason = choose_drafter(drafter, self.target, loaded, settings, say)
+        self.speculation = "off" if self.reason else "on"
+        self.drafter_name = "+".join(member.name for member in self.members)
+        self._adaptive: AdaptiveDrafter | None = None
+        self._labels: dict[tuple[Any, ...], Labels] = {}
+        self._front: FrontEnd | None = None
+        self._barred = dict.fromkeys(self.layout.silent(), -math.inf)
+        self._speaking = threading.Lock()
+
+    @property
+    def sample_rate(self) -> int:
+        return self.codec.sample_rate
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of a second of sound."""
+        return self.codec.sample_rate / self.codec.hop * self.layout.tokens_per_frame
+
+    def with_drafter(self, drafter: Any) -> "Voice":
+        """The same voice in memory with another drafter."""
+        return Voice(self.files, self.loaded, self.codec, drafter, self.settings, self.say, self.cost)
+
+    def speak(self, text: str, **options: Any) -> Speech:
+        """The whole speech at once, by default not ``early``; options as for ``stream``. What is wrong with it, ``spoken.faults`` says."""
+        parts, spoken = [np.zeros(0, np.float32)], None
+        for event in self.stream(text, **{"early": False, **options}):
+            if isinstance(event, Audio):
+                parts.append(event.samples)
+            elif isinstance(event, Spoken):
+                spoken = event
+        assert spoken is not None
+        return Speech(np.concatenate(parts), spoken)
+
+    def stream(self, text: str, *, cancel: threading.Event | None = None, **options: Any) -> Generator[SpeechEvent, None, None]:
+        """Yield Sentence and Audio, and at last Spoken.
+
+        ``options``: temperature, top_p, top_k, min_p, repetition_penalty, seed, accept, the draft_... ones, and those of SpeechOptions.
+        ``cancel`` ends the speech within a round. Raises UsageError at once for what makes no sense.
+        """
+        settings = self._settings(options)
+        segments = self._segments(text)
+        policy, sampler = self._rule(settings)
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        return self._run(text, segments, settings, policy, sampler, seed, cancel or threading.Event())
+
+    def labels(self, settings: SpeechOptions) -> Labels:
+        """The groups that the mirror mode is to use: the voice's own choice but for what is asked for."""
+        choice = self.files.groups
+        key = (settings.group_source or choice.source, choice.measure, settings.group_size or choice.mean)
+        if key not in self._labels:
+            source, measure, mean = key
+            try:
+                size = Size(mean=mean)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+            groups = voice_groups(self.loaded.model, self.loaded.digest, self.layout, self.codec, source, measure, size, self.say)  # type: ignore[arg-type]
+            self._labels[key] = Labels(groups)
+        return self._labels[key]
+
+    # ---- How it runs -----------------------------------------------------------------------------------------------------------------
+
+    def _run(
+        self, text: str, segments: list[Segment], settings: SpeechOptions, policy: Policy, sampler: Any, seed: int, cancel: threading.Event
+    ) -> Generator[SpeechEvent, None, None]:
+        if not self._speaking.acquire(blocking=False):
+            raise MlxspecError("This voice is speaking already: wait for it, or load the voice twice.")
+        started = time.perf_counter()
+        stats: list[Stats] = []
+        log = LabelLog()
+        drafter = self._drafter_for(settings)
+        limits = Limits(
+            stop_tokens=frozenset({self.layout.end}),
+            draft_tokens=settings.draft_tokens,
+            width=settings.draft_width,
+            rows=settings.draft_rows,
+            coupled=settings.accept in ("coupled", "mirror"),
+            cancel=cancel,
+        )
+        certain = round(CERTAIN * self.tokens_per_second)
+        speaking = Speaking(self.target, drafter, policy, sampler, limits, self.layout.end, self.layout.tokens_per_frame, certain)
+
+        def draw() -> Iterator[Any]:
+            """The speech model's thread: segments, the tokens of each, how each ended."""
+            for index, segment in enumerate(segments):
+                yield segment, index
+                expected = round(len(segment.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second)
+                pieces = utterance(speaking, self.layout.prompt(segment.symbols), expected, mix(seed, index), stats, settings.early)
+                while True:
+                    try:
+                        piece = next(pieces)
+                    except StopIteration as end:
+                        outcome: Outcome = end.value
+                        break
+                    if piece.step is not None and piece.step.note is not None:
+                        log.add(piece.step.note[: len(piece.step.tokens)])
+                    if piece.tokens:
+                        yield self.layout.frames(piece.tokens)
+                yield outcome
+                if outcome.interrupted:
+                    return
+
+        def sound(line: Iterator[Any]) -> Iterator[Any]:
+            """The codec's thread: frames to samples, segment by segment."""
+            joins = Joins(self.sample_rate)
+            for item in line:
+                if isinstance(item, tuple):
+                    segment, index = item
+                    stream = self.codec.stream()
+                    yield Sentence(segment.text, index, len(segments))
+                    yield joins.begin()
+                elif isinstance(item, Outcome):
+                    yield joins.push(stream.flush())
+                    yield joins.end()
+                    fault = item.fault or ("silent" if joins.loudest < SILENT and not item.interrupted else None)
+                    if fault is not None:
+                        yield f"{segment.text!r:.60} (sentence {index + 1} of {len(segments)}) {FAULTS[fault]}"
+                    if item.interrupted:
+                        yield True
+                else:
+                    yield joins.push(stream.push(item))
+
+        samples, first, faults, interrupted = 0, None, [], False
+        line = pipeline(draw, [sound], cancel, room=64)
+        try:
+            for item in line:
+                if isinstance(item, Sentence):
+                    yield item
+                elif isinstance(item, str):
+                    faults.append(item)
+                elif isinstance(item, bool):
+                    interrupted = True
+                elif len(item):
+                    first = time.perf_counter() - started if first is None else first
+                    samples += len(item)
+                    yield Audio(item, self.sample_rate)
+            state = (drafter.state, drafter.reason) if isinstance(drafter, AdaptiveDrafter) else (self.speculation, self.reason)
+            seconds = time.perf_counter() - started
+            report = together(stats, *state)
+            report |= {"sentences": len(segments), "time_to_first_audio": first, "wall_seconds": seconds, "tries": len(stats), "mirror": log.report()}
+            report["seconds_per_audio_second"] = seconds * self.sample_rate / samples if samples else None
+            if not samples and not interrupted:
+                raise ModelError(f"{self.files.name} said nothing at all ({'; '.join(faults) or 'no sound came out'}): try another --seed.")
+            exact = settings.accept in POLICIES
+            yield Spoken(
+                text, samples, self.sample_rate, self.files.name, self.drafter_name, settings.accept, exact, seed, tuple(faults), interrupted, report
+            )
+        finally:
+            line.close()
+            self._speaking.release()
+
+    def _segments(self, text: str) -> list[Segment]:
+        if not isinstance(text, str):
+            raise UsageError(f"Speech is made of text, and {text!r:.60} is none: give a string.")
+        try:
+            self._front = self._front or FrontEnd()
+            return self._front.segments(text.encode("utf-8", "replace").decode("utf-8"))
+        except AudioError as error:
+            raise UsageError(str(error)) from error
+
+    def _settings(self, options: dict[str, Any]) -> SpeechOptions:
+        known = {f.name for f in fields(SpeechOptions)}
+        for name in options:
+            if name not in known:
+                raise UsageError(f"Unknown option {name}: leave it out.")
+        settings = SpeechOptions(**{**self.loaded.defaults, **options})
+        if settings.require_spec and self.speculation == "off":
+            raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
+        if settings.capped is not None and not 0 <= settings.capped <= 1:
+            raise UsageError(f"--capped {settings.capped} makes no sense: give a distance from 0 to 1.")
+        return settings
+
+    def _rule(self, settings: SpeechOptions) -> tuple[Policy, Any]:
+        """The rule that judges, and what makes a sampler from a seed."""
+        chosen = {name: getattr(settings, name) for name in MLX_NAMES} | {"logit_bias": self._barred}
+        size = self.layout.vocab_size
+        if settings.accept in POLICIES:
+            return POLICIES[settings.accept], lambda seed: Sampler(size, seed=seed, **chosen)
+        labels = self.labels(settings)
+        if settings.accept == "pcg":
+            return Pcg(labels, settings.capped), lambda seed: Sampler(size, seed=seed, **chosen)
+        return Mirror(labels, settings.capped), lambda seed: MirrorSampler(labels, size, seed=seed, **chosen)
+
+    def _drafter_for(self, settings: Options) -> Drafter:
+        """Drafts adapt where nothing fixes their length: a number does, and a seed under a rule whose speech depends on it. 0 is plain decoding."""
+        drafter = self.members[-1]
+        if settings.draft_tokens == 0:
+            return NoDrafter()
+        fixed = (
+            settings.draft_tokens is not None or settings.accept in ("ratio", "pcg") or (settings.accept == "mirror" and settings.seed is not None)
+        )
+        if fixed or isinstance(drafter, NoDrafter | OwnDrafter):
+            return drafter
+        if self._adaptive is None:
+            self.cost = self.cost or measured(self.target, self.loaded.digest, self.say)
+            self._adaptive = AdaptiveDrafter(self.members, self.cost)
+        return self._adaptive
