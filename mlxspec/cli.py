@@ -16,8 +16,10 @@ VERBS = {
     "generate": "answer a prompt, streaming",
     "chat": "talk with a model, and see what drafting gains",
     "sessions": "list, show, search, export or delete saved chats",
+    "speak": "say a text aloud, or write it to a sound file",
     "bench": "compare drafters, plain decoding and mlx-lm on a file of prompts",
     "train": "train a drafter for a model, by distillation from the model itself",
+    "groups": "build, show and try the acoustic groups of a voice",
     "models": "list the models that are here or built in",
     "paths": "say where mlxspec keeps its files",
     "doctor": "check this machine: chip, memory, BLAS, audio, terminal",
@@ -79,6 +81,14 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli_sessions import sessions
 
         return sessions(rest, terminal)
+    elif verb == "speak":
+        from mlxspec.cli_speak import speak
+
+        return speak(rest, terminal, os.environ)
+    elif verb == "groups":
+        from mlxspec.cli_groups import groups
+
+        return groups(rest, terminal)
     elif verb == "bench":
         from mlxspec.cli_bench import bench
 

@@ -48,9 +48,14 @@ def pipeline(
 def _run(work: Callable[[], Iterable[Any]], out: "queue.Queue[Any]", abandoned: threading.Event) -> None:
     end = _End()
     try:
-        for item in work():
-            if not _put(out, item, abandoned):
-                return
+        items = work()
+        try:
+            for item in items:
+                if not _put(out, item, abandoned):
+                    return
+        finally:
+            if isinstance(items, Generator):
+                items.close()  # now and in this thread: what it holds may belong to it
     except BaseException as error:
         end = _End(error)
     _put(out, end, abandoned)

@@ -9,10 +9,12 @@ import secrets
 import threading
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
@@ -37,7 +39,7 @@ from mlxspec.sampling import Sampler, mix
 from mlxspec.speech_stats import LabelLog, together
 from mlxspec.stats import Stats
 from mlxspec.target import Target
-from mlxspec.utterance import Outcome, Speaking, utterance
+from mlxspec.utterance import Outcome, Piece, Speaking, utterance
 from mlxspec.voice_groups import voice_groups
 from mlxspec.voices import VoiceFiles, find_voice
 
@@ -105,6 +107,15 @@ class Speech:
 
         with SoundFile(path, self.sample_rate) as file:
             file.write(self.samples)
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """A thread that ends with work under way brings MLX down with it: wait for what was started."""
+    try:
+        yield
+    finally:
+        mx.synchronize()
 
 
 class Voice:
@@ -208,43 +219,37 @@ class Voice:
 
         def draw() -> Iterator[Any]:
             """The speech model's thread: segments, the tokens of each, how each ended."""
-            for index, segment in enumerate(segments):
-                yield segment, index
-                expected = round(len(segment.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second)
-                pieces = utterance(speaking, self.layout.prompt(segment.symbols), expected, mix(seed, index), stats, settings.early)
-                while True:
-                    try:
-                        piece = next(pieces)
-                    except StopIteration as end:
-                        outcome: Outcome = end.value
-                        break
-                    if piece.step is not None and piece.step.note is not None:
-                        log.add(piece.step.note[: len(piece.step.tokens)])
-                    if piece.tokens:
-                        yield self.layout.frames(piece.tokens)
-                yield outcome
-                if outcome.interrupted:
-                    return
+            with _settled():
+                for index, segment in enumerate(segments):
+                    yield segment, index
+                    expected = round(len(segment.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second)
+                    prompt = self.layout.prompt(segment.symbols)
+                    with closing(utterance(speaking, prompt, expected, mix(seed, index), stats, settings.early)) as pieces:
+                        outcome = yield from self._frames(pieces, log)
+                    yield outcome
+                    if outcome.interrupted:
+                        return
 
         def sound(line: Iterator[Any]) -> Iterator[Any]:
             """The codec's thread: frames to samples, segment by segment."""
             joins = Joins(self.sample_rate)
-            for item in line:
-                if isinstance(item, tuple):
-                    segment, index = item
-                    stream = self.codec.stream()
-                    yield Sentence(segment.text, index, len(segments))
-                    yield joins.begin()
-                elif isinstance(item, Outcome):
-                    yield joins.push(stream.flush())
-                    yield joins.end()
-                    fault = item.fault or ("silent" if joins.loudest < SILENT and not item.interrupted else None)
-                    if fault is not None:
-                        yield f"{segment.text!r:.60} (sentence {index + 1} of {len(segments)}) {FAULTS[fault]}"
-                    if item.interrupted:
-                        yield True
-                else:
-                    yield joins.push(stream.push(item))
+            with _settled():
+                for item in line:
+                    if isinstance(item, tuple):
+                        segment, index = item
+                        stream = self.codec.stream()
+                        yield Sentence(segment.text, index, len(segments))
+                        yield joins.begin()
+                    elif isinstance(item, Outcome):
+                        yield joins.push(stream.flush())
+                        yield joins.end()
+                        fault = item.fault or ("silent" if joins.loudest < SILENT and not item.interrupted else None)
+                        if fault is not None:
+                            yield f"{segment.text!r:.60} (sentence {index + 1} of {len(segments)}) {FAULTS[fault]}"
+                        if item.interrupted:
+                            yield True
+                    else:
+                        yield joins.push(stream.push(item))
 
         samples, first, faults, interrupted = 0, None, [], False
         line = pipeline(draw, [sound], cancel, room=64)
@@ -274,6 +279,19 @@ class Voice:
         finally:
             line.close()
             self._speaking.release()
+
+    def _frames(self, pieces: Generator[Piece, None, Outcome], log: LabelLog) -> Generator[np.ndarray, None, Outcome]:
+        """The codes of a segment's tokens as they become final, and how it ended."""
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            if piece.step is not None and piece.step.note is not None:
+                log.add(piece.step.note[: len(piece.step.tokens)])
+            if piece.tokens:
+                yield self.layout.frames(piece.tokens)
 
     def _segments(self, text: str) -> list[Segment]:
         if not isinstance(text, str):
