@@ -5,14 +5,15 @@ Which one is decided before anything of the screen is imported.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxspec import config
 from mlxspec.arguments import Once, Parser
-from mlxspec.errors import UsageError
+from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options, names
 from mlxspec.paths import config_file
 from mlxspec.sessions import Store
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mlxspec.tui.talk import Talk
 
 LINES, SCREEN = "lines", "screen"
+End = Callable[[int], Any]
 
 
 def parser() -> Parser:
@@ -56,8 +58,8 @@ class Request:
     settings: dict[str, Any]  # options from environment and config file
 
 
-def chat(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
-    """The verb. Returns the exit code."""
+def chat(argv: list[str], terminal: Terminal, environ: Mapping[str, str], end: End = os._exit) -> int:
+    """The verb. Returns the exit code, where ``end`` does not end the process with it."""
     if "-h" not in argv and "--help" not in argv and piped(terminal):
         from mlxspec.cli_generate import generate
 
@@ -92,12 +94,12 @@ def chat(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int
         told: list[str] = []
         talk.tell = told.append
         saved = talk.session_id
-        gone = talk.leave()
+        talk.leave()
     for line in told:
         terminal.error(line)
     if saved is not None and talk.said:
         terminal.notice(f"Saved: mlxspec chat -c {saved}")
-    return leave(code, gone, terminal)
+    return leave(code, terminal, end)
 
 
 def configured(environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None, dict[str, Any], str | None]:
@@ -133,8 +135,8 @@ def opened(request: Request) -> "Talk":
         session = talk.resume(_session(request.resume, store))
         stored = {"model": session.model, "drafter": session.drafter, "system_prompt": session.system, **talk.settings}
         stored = {name: value for name, value in stored.items() if value is not None or name == "system_prompt"}
-    elif store is not None and (cut := store.cut_off()) is not None:
-        talk.tell(f"A conversation was cut off: {cut.title} ({cut.turns} messages). /load {cut.id} goes on with it.")
+    elif store is not None:
+        offer_cut_off(store, talk)
     settings = {**request.settings, **stored, **request.flags}
     options = Options(**settings)
     talk.system = settings.pop("system_prompt", None)
@@ -146,6 +148,17 @@ def opened(request: Request) -> "Talk":
     if request.message is not None:
         talk.send(request.message)
     return talk
+
+
+def offer_cut_off(store: Store, talk: "Talk") -> None:
+    """Say that a conversation was cut off, if one was. A folder that cannot be read is said too, and keeps nobody from talking."""
+    try:
+        cut = store.cut_off()
+    except MlxspecError as error:
+        talk.tell(str(error))
+        return
+    if cut is not None:
+        talk.tell(f"A conversation was cut off: {cut.title} ({cut.turns} messages). /load {cut.id} goes on with it.")
 
 
 def load_engine(model: str, drafter: str, options: Mapping[str, Any], say: Any) -> Any:
@@ -167,14 +180,14 @@ def offers(engine: Any, folders: Sequence[Path]) -> "Offers":
     return Offers(tuple(found[0]), tuple(found[1]))
 
 
-def leave(code: int, gone: bool, terminal: Terminal) -> int:
-    """The exit code; where the engine's thread is still at work the process ends here, since Python would end it in the middle of MLX."""
-    if gone:
-        return code
+def leave(code: int, terminal: Terminal, end: End) -> int:
+    """End the process here: Python's own ending would tear down MLX under the feet of the thread that uses it, or used it, and abort."""
     for stream in (terminal.out, terminal.err):
         if stream is not None:
-            stream.flush()
-    os._exit(code)
+            with suppress(OSError, ValueError):
+                stream.flush()
+    end(code)
+    return code
 
 
 def _session(word: str, store: Store | None) -> str:

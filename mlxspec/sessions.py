@@ -1,8 +1,8 @@
 """Saved conversations: one append-only JSONL file each, in the data folder. Knows no model and no screen.
 
-A conversation is the replay of its records (session_replay.py), so a process that is killed loses at most what it had not written yet (session_log.py). Whoever
-writes to a file holds its lock, so two processes never write to one. Every turn ends with a ``mark``, from which a list is made without reading
-the rest. A file that is damaged is kept aside when it is opened, and what stands before the damage goes on.
+A conversation is the replay of its records (session_replay.py), so a process that is killed loses at most what it had not written yet
+(session_log.py). Whoever writes to a file holds its lock, so two processes never write to one. Every turn ends with a ``mark``, from which a list
+is made without reading the rest. A file that is damaged is kept aside when it is opened, and what stands before the damage goes on.
 """
 
 import json
@@ -194,9 +194,13 @@ class Store:
 
     def _files(self) -> list[tuple[float, str, Path]]:
         """Time of the last change, id and path of every session, the latest first."""
+        found: list[tuple[float, str, Path]] = []
         try:
             with os.scandir(self.folder) as entries:
-                found = [(entry.stat().st_mtime, entry.name[:-6], Path(entry.path)) for entry in entries if entry.name.endswith(".jsonl")]
+                for entry in entries:
+                    if entry.name.endswith(".jsonl"):
+                        with suppress(FileNotFoundError):  # somebody deleted it meanwhile
+                            found.append((entry.stat().st_mtime, entry.name[:-6], Path(entry.path)))
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -48,6 +48,8 @@ class Plain:
         self._stats = stats
         self._actions = Actions(talk, self)
         self._leaving = False
+        self._asking = False
+        self._in_background = False  # a load the user does not want to wait for
         self._stops = 0  # how often Ctrl-C was pressed in this reply
         self._lanes: set[str] = set()
         talk.tell = terminal.error
@@ -58,30 +60,37 @@ class Plain:
 
     def run(self) -> int:
         """Talk until the user leaves; the exit code."""
-        self.settle()
-        while not self._leaving:
-            try:
-                text = self.ask()
-            except EOFError:
-                self.terminal.print("")
-                break
-            except KeyboardInterrupt:
-                self.terminal.print("")
-                self.terminal.error("Ctrl-D or /exit leaves.")
-                continue
-            if text.strip():
-                self._do(text)
+        with self._watching():
+            self.settle()
+            while not self._leaving:
+                try:
+                    text = self.ask()
+                    if text.strip():
+                        self._do(text)
+                except EOFError:
+                    self.terminal.print("")
+                    break
+                except KeyboardInterrupt:
+                    self.terminal.print("")
+                    self.terminal.error("Ctrl-D or /exit leaves.")
         return 0
 
     def ask(self) -> str:
         """One message: a line, or the lines between three double quotes."""
-        line = self._read(ASK)
+        line = self._line(ASK)
         if not line.lstrip().startswith(FENCE):
             return line
         text = line.lstrip()[len(FENCE) :]
         while not text.rstrip().endswith(FENCE):
-            text += "\n" + self._read(MORE)
+            text += "\n" + self._line(MORE)
         return text.rstrip()[: -len(FENCE)].strip("\n")
+
+    def _line(self, prompt: str) -> str:
+        self._asking = True
+        try:
+            return self._read(prompt)
+        finally:
+            self._asking = False
 
     def _do(self, text: str) -> None:
         """Run a command, or send a message and show the reply."""
@@ -89,33 +98,43 @@ class Plain:
             if not run(text, self._actions):
                 self.history.add(text)
                 self.talk.send(plain_text(text))
-            self.settle()
+            if not self._leaving:
+                self.settle()
         except MlxspecError as error:
             self.terminal.error(str(error))
 
     def settle(self) -> None:
         """Show what happens until nothing does any more. Ctrl-C stops a reply; pressed again, it gives the prompt back."""
         self._stops = 0
-        with self._watching():
-            while self.talk.answering or self.talk.worker.busy or self.talk.loading is not None:
-                self.talk.worker.wait(PATIENCE)
-                self._show(self.talk.feed())
-                if self._stops > 1 or (self._stops and not self.talk.stop() and self.talk.working not in ("reply", "compare")):
-                    break
+        while self.talk.answering or (self._at_work and not self._in_background):
+            self.talk.worker.wait(PATIENCE)
+            self._show(self.talk.feed())
+            if self._stops > 2:  # the engine hangs: the user gets the prompt, and may leave
+                raise KeyboardInterrupt
+            if self._stops and not self.talk.stop() and (self._stops > 1 or self.talk.working != "compare"):
+                self._in_background = True
+        self._in_background = self._in_background and self._at_work
         self._show(self.talk.feed())
         self.terminal.end_answer()
         if self._back is not None:
             self.terminal.error("The message was not sent. It is in the history (arrow up)." if self._lines else "The message was not sent.")
             self._back = None
 
+    @property
+    def _at_work(self) -> bool:
+        """Whether there is something to wait for."""
+        return self.talk.worker.busy or self.talk.loading is not None
+
     def _given_back(self, text: str) -> None:
         self._back = text
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        """Ctrl-C is counted in place of raised, so that it never breaks off an update."""
+        """Ctrl-C is raised at the prompt only; elsewhere it is counted, so that it never breaks off an update."""
 
         def pressed(number: int, frame: FrameType | None) -> None:
+            if self._asking:
+                raise KeyboardInterrupt
             self._stops += 1
 
         if threading.current_thread() is not threading.main_thread():

@@ -126,7 +126,7 @@ class Worker:
         return self._jobs.busy
 
     def quit(self, timeout: float = 0.25) -> bool:
-        """End everything. True where the thread is gone; otherwise the process may leave without it (see cli_chat.leave)."""
+        """End everything. True where the thread is gone; otherwise the process leaves without it (cli_chat.leave)."""
         return self._jobs.quit(timeout)
 
     # ---- The work ------------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import mlxspec.chat  # here, not in the engine's thread: mlx_lm that is first imported in another thread may abort when Python ends
 from mlxspec.errors import DrafterError, ModelError, UsageError
 from mlxspec.events import Done, Event, Prefill, Step, Text
 from mlxspec.options import Options
@@ -123,9 +124,7 @@ class FakeChatEngine:
     # ---- What Engine has -----------------------------------------------------------------------------------------------------------------
 
     def chat(self, *, system: str | None = None, **options: Any) -> Any:
-        from mlxspec.chat import Chat
-
-        return Chat(self, system, **options)
+        return mlxspec.chat.Chat(self, system, **options)
 
     def with_drafter(self, drafter: Any) -> "FakeChatEngine":
         if drafter not in ("none", "auto", "lookup") and not str(drafter).startswith(("small:", "redrafter:")):
@@ -247,3 +246,24 @@ class Loader:
             raise ModelError(f"There is no model at {model}: give another.")
         self.engines.append(FakeChatEngine(model, drafter, **self.engine))
         return self.engines[-1]
+
+
+def install(loader: Loader) -> None:
+    """Let ``mlxspec chat`` use fake engines."""
+    from mlxspec import cli_chat
+
+    cli_chat.load_engine = loader
+
+
+if __name__ == "__main__":  # python -m tests.tui.fake_chat chat … is mlxspec chat … with a fake engine; FAKE_HANG: rounds after which it hangs
+    import os
+    import sys
+
+    from mlxspec.cli import main
+
+    gate = Gate()
+    if os.environ.get("FAKE_HANG"):
+        gate.close()
+        gate.let(int(os.environ["FAKE_HANG"]))
+    install(Loader(gate=gate, length=int(os.environ.get("FAKE_LENGTH", "24"))))
+    sys.exit(main())
