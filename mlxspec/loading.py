@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,7 +264,8 @@ def _allow(repo: str, size: int, folder: Path, options: Options, say: Say) -> No
     if size <= GIGABYTE or options.yes:
         return
     question = f"{repo} is a download of {megabytes(size)}, and {folder} has {megabytes(free)} free"
-    if sys.stdin is None or not sys.stdin.isatty():
+    asks = threading.current_thread() is threading.main_thread()  # another thread has no terminal to itself
+    if not asks or sys.stdin is None or not sys.stdin.isatty():
         raise ModelError(f"{question}: pass -y to allow it.")
     say(f"{question}. Fetch it? [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

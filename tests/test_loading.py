@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -413,6 +414,8 @@ def test_a_large_download_asks_first(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     for answer in ("n\n", "\n", "", "what\n"):
         monkeypatch.setattr(sys.stdin, "readline", lambda answer=answer: answer, raising=False)
         assert "was not fetched" in refusal("org/tiny")
+    with ThreadPoolExecutor(1) as other:  # the terminal belongs to the main thread
+        assert "pass -y" in other.submit(refusal, "org/tiny").result()
     assert not any("download" in asked for asked in hub.asked)
     monkeypatch.setattr(sys.stdin, "readline", lambda: " Yes\n", raising=False)
     model, said = loaded("org/tiny")
