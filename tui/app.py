@@ -6,6 +6,7 @@ where drawing is slow. Nothing that comes from outside is ever read as markup.
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from mlxspec.tui.turns import Turn
 
 OFTEN, SELDOM = 0.1, 0.5  # seconds between two rounds of drawing
 SHARE = 20  # drawing takes one part in so many of the time
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # end the app in order, with the terminal as it was
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 
 
@@ -78,8 +80,14 @@ class ChatApp(App[int]):
 
     def on_mount(self) -> None:
         self.set_keymap(self.own_keys)
+        for number in ENDINGS:
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         self.push_screen(self.screen_of_chat)
         self.call_after_refresh(self._begin)
+
+    def on_unmount(self) -> None:
+        for number in ENDINGS:
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _begin(self) -> None:
         self.screen_of_chat.conversation.welcome(words.WELCOME)
