@@ -1,5 +1,6 @@
 """The chat in a terminal of its own: what reaches the terminal, how it is left, and that nothing is lost however it ends."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -47,10 +48,8 @@ class InTerminal:
 
     def read(self) -> None:
         if select.select([self.end], [], [], 0.05)[0]:
-            try:
+            with contextlib.suppress(OSError):
                 self.written += os.read(self.end, 65536)
-            except OSError:
-                pass
 
     def type(self, keys: bytes) -> None:
         os.write(self.end, keys)
