@@ -21,16 +21,14 @@ def pipeline(
 ) -> Generator[Any, None, None]:
     """Yield what the last stage makes. Each of ``source`` and ``stages`` runs in its own thread, at most ``room`` things ahead of the next.
 
-    Closing the generator sets ``cancel``, lets every stage run out, and waits for their threads.
+    Closing the generator sets ``cancel``, lets every stage run out, and waits for them.
     """
     abandoned = threading.Event()
-    threads: list[threading.Thread] = []
+    running: list[threading.Event] = []
     line: queue.Queue[Any] = queue.Queue(room)
 
     def start(work: Callable[[], Iterable[Any]], out: "queue.Queue[Any]") -> None:
-        thread = threading.Thread(target=_run, args=(work, out, abandoned), daemon=True)
-        threads.append(thread)
-        thread.start()
+        running.append(_in_a_thread(lambda: _run(work, out, abandoned)))
 
     start(source, line)
     for stage in stages:
@@ -41,8 +39,38 @@ def pipeline(
     finally:
         cancel.set()
         abandoned.set()
-        for thread in threads:
-            thread.join()
+        for ended in running:
+            ended.wait()
+
+
+class _Worker(threading.Thread):
+    """A thread that does one thing after another and never ends: MLX keeps things a thread, and a process that ends just after one crashes."""
+
+    idle: "list[_Worker]" = []  # noqa: RUF012 - shared on purpose
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.work: queue.Queue[tuple[Callable[[], None], threading.Event]] = queue.Queue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            do, ended = self.work.get()
+            do()
+            del do
+            _Worker.idle.append(self)
+            ended.set()
+
+
+def _in_a_thread(do: Callable[[], None]) -> threading.Event:
+    """Starts it in a worker; the event is set when it has ended."""
+    ended = threading.Event()
+    try:
+        worker = _Worker.idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.work.put((do, ended))
+    return ended
 
 
 def _run(work: Callable[[], Iterable[Any]], out: "queue.Queue[Any]", abandoned: threading.Event) -> None:

@@ -111,7 +111,7 @@ class Speech:
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """A thread that ends with work under way brings MLX down with it: wait for what was started."""
+    """Wait for what was started, so that nothing is under way when the voice is free again."""
     try:
         yield
     finally:

@@ -114,6 +114,7 @@ def test_an_error_of_any_stage_comes_out_and_nothing_is_left_running() -> None:
         yield next(items)
         raise ValueError("in the middle")
 
+    list(pipeline(lambda: iter(range(3)), [lambda items: items], threading.Event()))
     before = threading.active_count()
     line = pipeline(lambda: iter(range(10**9)), [fails], threading.Event())
     assert next(line) == 0
@@ -123,7 +124,23 @@ def test_an_error_of_any_stage_comes_out_and_nothing_is_left_running() -> None:
     line = pipeline(lambda: iter(range(10**9)), [lambda items: items], cancel)
     next(line)
     line.close()
-    assert cancel.is_set() and threading.active_count() == before
+    assert cancel.is_set() and threading.active_count() == before  # workers wait for more, none is added
+
+
+def test_a_stage_is_closed_in_its_own_thread() -> None:
+    where: list[threading.Thread] = []
+
+    def source() -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            where.append(threading.current_thread())
+
+    line = pipeline(source, [lambda items: items], threading.Event())
+    next(line)
+    line.close()
+    assert len(where) == 1 and where[0] is not threading.current_thread()
 
 
 # ---- Files -------------------------------------------------------------------------------------------------------------------------------
