@@ -92,6 +92,11 @@ class Jobs:
         with self._wake:
             return bool(self._queue) or (self._running is not None and self._running.kind != IDLE)
 
+    @property
+    def running(self) -> Job | None:
+        """The job that is being done."""
+        return self._running
+
     def quit(self, timeout: float) -> bool:
         """End everything and wait a moment for the thread; whether it is gone."""
         with self._wake:

@@ -12,6 +12,7 @@ from typing import Any
 from mlxspec.errors import UsageError
 from mlxspec.events import Done, Notice, Prefill, Text
 from mlxspec.sessions import Session, Store
+from mlxspec.tui.jobs import FIRST
 from mlxspec.tui.reports import Baseline, Begun, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
 from mlxspec.tui.said import Asleep, Awakener, Said, Unsaved, restored
 from mlxspec.tui.worker import Worker
@@ -273,7 +274,7 @@ class Talk:
         elif isinstance(event, Ended):
             self.working = None
             self._awake.off()
-            if event.kind == "load":
+            if event.kind in FIRST:
                 self.loading = None
             if job == self._job:
                 self._ended()

@@ -18,12 +18,12 @@ from typing import Any
 
 from mlxspec import Proposal
 from mlxspec.errors import UsageError
-from mlxspec.events import Done, Text
+from mlxspec.events import Done, Notice, Text
 from mlxspec.terminal import one_line
 from mlxspec.trace import piece
 from mlxspec.tui.baseline import Cache, measure
 from mlxspec.tui.comparison import verdict
-from mlxspec.tui.jobs import Job, Jobs
+from mlxspec.tui.jobs import FIRST, Job, Jobs
 from mlxspec.tui.protocols import Chat, Engine, Load, Message
 from mlxspec.tui.reports import Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation
 
@@ -151,7 +151,13 @@ class Worker:
 
     def _made(self, job: Job, wish: Wish) -> Engine:
         self._jobs.report(job, Loading(f"Loading {one_line(wish.model)}."))
-        return self._load_engine(wish.model, wish.drafter, wish.options, lambda text: self._jobs.report(job, Loading(one_line(text))))
+        return self._load_engine(wish.model, wish.drafter, wish.options, self._say)
+
+    def _say(self, text: str) -> None:
+        """A line of the engine, in whichever job it comes: it measures the cost of a round with the first reply, not at load."""
+        job = self._jobs.running
+        if job is not None:
+            self._jobs.report(job, Loading(one_line(text)) if job.kind in FIRST else Notice(one_line(text)))
 
     def _arrived(self, job: Job, engine: Engine, wish: Wish, started: float, before: int | None, freed: int | None) -> None:
         self._engine, self._chat, self._wish = engine, None, wish

@@ -116,6 +116,8 @@ class FakeChatEngine:
         self.length = length
         self.script: list[str] = []  # replies to say in place of seeded words, first come first served
         self.fails_after: int | None = None  # rounds
+        self.say: Callable[[str], None] = lambda text: None
+        self.remark: str | None = None  # said with the first reply, as the cost of a round is
         self.odd_plain = False  # plain decoding says another last word: what may never be
         self.prompts: list[str] = []
         self.asked: list[dict[str, Any]] = []
@@ -158,6 +160,9 @@ class FakeChatEngine:
         self.threads.add(threading.current_thread().name)
         tokens = self.prompt_tokens(prompt)
         settings = Options(**options)
+        if self.remark is not None:
+            self.say(self.remark)
+            self.remark = None
         self.prompts.append(self.tokenizer.decode(tokens))
         self.asked.append(options)
         return self._reply(tokens, settings, cancel)
@@ -245,6 +250,7 @@ class Loader:
         if model in self.broken:
             raise ModelError(f"There is no model at {model}: give another.")
         self.engines.append(FakeChatEngine(model, drafter, **self.engine))
+        self.engines[-1].say = say
         return self.engines[-1]
 
 

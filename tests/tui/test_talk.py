@@ -256,6 +256,14 @@ def test_a_model_that_fails_to_load_leaves_the_chat_usable(store: Store) -> None
     desk.talk.leave()
 
 
+def test_what_the_engine_says_with_a_reply_is_a_notice(desk: Desk) -> None:
+    """It measures the cost of a round then; the model is loaded all the same."""
+    desk.engine.remark = "Measuring \x1b[2Jrounds."
+    desk.say("hello")
+    assert "Measuring rounds." in desk.told
+    assert desk.talk.loading is None
+
+
 def test_what_speculation_is_set_to(desk: Desk) -> None:
     desk.talk.speculating = False
     desk.say("hello")
