@@ -1,5 +1,6 @@
 """The conversation: what the user does to it, what the engine does, and that the session on the disk says the same."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from mlxspec.errors import UsageError
 from mlxspec.sessions import Store
-from mlxspec.tui.reports import Compared, Report
+from mlxspec.tui.reports import Compared, Counted, Report
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
@@ -289,6 +290,25 @@ def test_compare_leaves_the_conversation_alone(desk: Desk) -> None:
     desk.until(lambda: any(isinstance(report.event, Compared) for report in desk.reports))
     assert desk.here == desk.saved == before
     assert desk.prompt == "[system] be kind ;[user] hello ;[assistant]"
+
+
+def test_a_large_paste_is_counted_sent_and_saved_whole(desk: Desk, tmp_path: Path) -> None:
+    """2,500 lines, 200 kB. Over the context its tokens are known beforehand, and it comes back to the prompt."""
+    text = "\n".join(f"line {number} of a long \t paste, ż🙂 [b] \x1b[2J {'x' * 40}" for number in range(2500))
+    assert len(text.encode()) > 200_000
+    job = desk.talk.worker.count(text)
+    desk.talk.send(text)
+    desk.settled()
+    (counted,) = (report.event for report in desk.reports if report.job == job and isinstance(report.event, Counted))
+    assert counted.limit is not None and counted.tokens > counted.limit
+    assert desk.back == [text] and desk.here == desk.saved == []
+    roomy = Desk(Store(tmp_path / "others"), context=None)
+    started = time.perf_counter()
+    roomy.talk.send(text)
+    assert time.perf_counter() - started < 1, "the screen is not held up"
+    roomy.settled()
+    assert roomy.saved[0] == ("user", text)
+    roomy.talk.leave()
 
 
 # ---- Sessions ----------------------------------------------------------------------------------------------------------------------------
