@@ -123,12 +123,12 @@ def face(terminal: Terminal, plain: bool) -> str:
 def opened(request: Request) -> "Talk":
     """A conversation, new or resumed, whose model is being loaded; its first message waits for that."""
     from mlxspec.tui.awake import Awake
-    from mlxspec.tui.baseline import Cache
+    from mlxspec.tui.measured import Cache
     from mlxspec.tui.talk import Talk
     from mlxspec.tui.worker import Worker
 
     store = Store() if request.save else None
-    worker = Worker(load_engine, list_offers=offers, baselines=Cache())
+    worker = Worker(load_engine, list_offers=offers, measured=Cache())
     talk = Talk(worker, store, {}, None, Awake())
     stored: dict[str, Any] = {}
     if request.resume is not None:

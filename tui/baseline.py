@@ -1,18 +1,13 @@
 """How fast a model decodes plainly on this machine: measured once, kept on disk. Knows the API of an engine and no screen."""
 
-import hashlib
-import json
 import os
 import platform
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from mlxspec.events import Done
-from mlxspec.paths import cache_dir, private
+from mlxspec.tui.measured import Cache
 from mlxspec.tui.reports import Baseline
 
 TOKENS = 48  # of the measured reply
@@ -22,40 +17,12 @@ PROMPT = (
 )
 
 
-class Cache:
-    """Measured speeds by model, one small file each. A file that is missing or damaged means: measure again."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
-
-    def load(self, key: str) -> tuple[float, int, float] | None:
-        """Tokens per second, context and time of what was measured."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            stored = json.loads(self._path(key).read_text("utf-8"))
-            speed, context, when = float(stored["tokens_per_second"]), int(stored["context"]), float(stored["measured"])
-            if speed > 0:
-                return speed, context, when
-        return None
-
-    def save(self, key: str, speed: float, context: int, when: float) -> None:
-        """Keep a measurement; where that fails it is measured again next time."""
-        path = self._path(key)
-        with suppress(OSError):
-            private(path.parent)
-            handle, fresh = tempfile.mkstemp(prefix="baseline-", dir=path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"tokens_per_second": speed, "context": context, "measured": when}, file)
-            os.replace(fresh, path)
-
-    def _path(self, key: str) -> Path:
-        return (self.folder or cache_dir() / "baseline") / f"{key}.json"
-
-
 def measure(engine: Any, cache: Cache | None, cancel: threading.Event, now: Callable[[], float], again: bool) -> Baseline | None:
     """The speed of plain decoding, from the cache or measured in caches of its own; None where it was broken off."""
-    key = _key(engine)
-    if cache is not None and not again and (known := cache.load(key)) is not None:
-        return Baseline(*known, fresh=False)
+    about = _about(engine)
+    known = cache.load(*about) if cache is not None and not again else {}
+    if known.keys() == {"tokens_per_second", "context", "measured"} and known["tokens_per_second"] > 0:
+        return Baseline(known["tokens_per_second"], int(known["context"]), known["measured"], fresh=False)
     limit = engine.target.context_length
     tokens = engine.tokenizer.encode(PROMPT)[: None if limit is None else max(1, limit // 2)]
     done: Done | None = None
@@ -67,12 +34,12 @@ def measure(engine: Any, cache: Cache | None, cancel: threading.Event, now: Call
         return None
     speed, context, when = done.stats["tokens_per_second"], len(tokens) + len(done.tokens), now()
     if cache is not None:
-        cache.save(key, speed, context, when)
+        cache.save(*about, tokens_per_second=speed, context=context, measured=when)
     return Baseline(speed, context, when, fresh=True)
 
 
-def _key(engine: Any) -> str:
-    """A file name for this model, in its dtype and cache, on this machine."""
+def _about(engine: Any) -> tuple[Any, ...]:
+    """This model, in its dtype and cache, on this machine."""
     settings = engine.settings
-    about = (engine.loaded.digest, settings.dtype, settings.kv_bits, settings.max_kv_size, platform.node(), platform.machine(), platform.processor())
-    return hashlib.sha256(repr((*about, os.environ.get("LD_PRELOAD", ""))).encode()).hexdigest()[:24]
+    machine = (platform.node(), platform.machine(), platform.processor(), os.environ.get("LD_PRELOAD", ""))
+    return ("baseline", engine.loaded.digest, settings.dtype, settings.kv_bits, settings.max_kv_size, *machine)

@@ -33,10 +33,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What loading is at, in one line; ``share`` (0 to 1) where it is known how far it is."""
+    """What loading is at, in one line; ``seconds``: how long it took the last time, where that is known; ``share`` (0 to 1): of that time."""
 
     text: str
     share: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

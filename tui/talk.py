@@ -24,9 +24,17 @@ class Talk:
     """
 
     def __init__(
-        self, worker: Worker, store: Store | None, settings: Mapping[str, Any], system: str | None = None, awake: Awakener | None = None
+        self,
+        worker: Worker,
+        store: Store | None,
+        settings: Mapping[str, Any],
+        system: str | None = None,
+        awake: Awakener | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.worker = worker
+        self._clock = clock
+        self._since = 0.0  # when the load began
         self._held: list[str] = []  # lines from before there was a face
         self.store = store
         self.settings = dict(settings)
@@ -248,6 +256,8 @@ class Talk:
         reports = self.worker.drain()
         for report in reports:
             self._take(report.job, report.event)
+        if self.loading is not None and self.loading.seconds:
+            self.loading = replace(self.loading, share=min(0.99, (self._clock() - self._since) / self.loading.seconds))
         if self._log is not None:
             self._log.tick()
             self._tell_of_saving()
@@ -258,6 +268,8 @@ class Talk:
             self._grow(job, event)
         elif isinstance(event, Begun):
             self.working = event.kind
+            if event.kind in FIRST:
+                self._since = self._clock()
             if event.kind in ("reply", "compare"):
                 self._awake.on()
         elif isinstance(event, Prefill):

@@ -21,9 +21,10 @@ from mlxspec.errors import UsageError
 from mlxspec.events import Done, Notice, Text
 from mlxspec.terminal import one_line
 from mlxspec.trace import piece
-from mlxspec.tui.baseline import Cache, measure
+from mlxspec.tui.baseline import measure
 from mlxspec.tui.comparison import verdict
 from mlxspec.tui.jobs import FIRST, Job, Jobs
+from mlxspec.tui.measured import Cache
 from mlxspec.tui.protocols import Chat, Engine, Load, Message
 from mlxspec.tui.reports import Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation
 
@@ -36,10 +37,15 @@ class Wish:
     drafter: str
     options: Mapping[str, Any]
 
+    @property
+    def about(self) -> tuple[Any, ...]:
+        """What it takes as long to load as the last time."""
+        return ("load", self.model, self.drafter, sorted((name, value) for name, value in self.options.items() if name not in ("yes", "offline")))
+
 
 class Worker:
     """Owns the engine. ``load`` makes one; ``release`` lets memory go and tells how many bytes are in use (None: not known here);
-    ``list_offers`` says what fits an engine (None: none is loaded); ``baselines`` keeps what was measured; ``clock`` and ``now`` tell the time.
+    ``list_offers`` says what fits an engine (None: none is loaded); ``measured`` keeps what was measured; ``clock`` and ``now`` tell the time.
     """
 
     def __init__(
@@ -48,18 +54,19 @@ class Worker:
         *,
         release: Callable[[], int | None] | None = None,
         list_offers: Callable[[Any, Sequence[Path]], Offers] | None = None,
-        baselines: Cache | None = None,
+        measured: Cache | None = None,
         clock: Callable[[], float] = time.perf_counter,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._load_engine = load
         self._release = release or release_memory
         self._list_offers = list_offers
-        self._baselines = baselines
+        self._measured = measured
         self._clock, self._now = clock, now
         self._engine: Engine | None = None
         self._chat: Chat | None = None
         self._wish: Wish | None = None  # what is in memory, or was before a load that is under way
+        self._expected: float | None = None  # seconds of the load that is under way
         self._jobs = Jobs()
         self.spelling: dict[int, str] = {}  # texts of single tokens that were drafted or said, of this model; another model has another dict
 
@@ -132,37 +139,47 @@ class Worker:
     # ---- The work ------------------------------------------------------------------------------------------------------------------------
 
     def _load(self, job: Job, wish: Wish) -> None:
-        started, before = self._clock(), self._let_go(measure_only=True)
+        before, failure = self._release(), None
         freed = self._let_go()
         try:
-            engine = self._made(job, wish)
-        except Exception:
-            if job.cancel.is_set():  # another one is wanted by now, and goes back itself where it must
-                return
-            if self._wish is not None:
-                self._jobs.report(job, Loading(f"Going back to {self._wish.model}."))
-                self._arrived(job, self._made(job, self._wish), self._wish, started, before, freed)
-            raise
-        if job.cancel.is_set():  # another one is wanted by now
+            self._arrived(job, wish, before, freed)
+            return
+        except Exception as error:
+            failure = error.with_traceback(None)  # it would hold what was loaded so far
+        if job.cancel.is_set():  # another one is wanted by now, and goes back itself where it must
+            return
+        if self._wish is not None:
+            freed = self._let_go()
+            self._jobs.report(job, Loading(f"Going back to {self._wish.model}."))
+            self._arrived(job, self._wish, before, freed)
+        raise failure
+
+    def _arrived(self, job: Job, wish: Wish, before: int | None, freed: int | None) -> None:
+        """Load a model and take it, unless another one is wanted by then."""
+        started = self._clock()
+        engine = self._made(job, wish)
+        if job.cancel.is_set():
             del engine
             self._let_go()
             return
-        self._arrived(job, engine, wish, started, before, freed)
+        seconds = self._clock() - started
+        if self._measured is not None:
+            self._measured.save(*wish.about, seconds=seconds)
+        self._engine, self._chat, self._wish = engine, None, wish
+        self.spelling = {}
+        self._ready(job, engine, seconds, before, freed, self._release())
 
     def _made(self, job: Job, wish: Wish) -> Engine:
-        self._jobs.report(job, Loading(f"Loading {one_line(wish.model)}."))
+        known = self._measured.load(*wish.about) if self._measured is not None else {}
+        self._expected = known.get("seconds")
+        self._jobs.report(job, Loading(f"Loading {one_line(wish.model)}.", seconds=self._expected))
         return self._load_engine(wish.model, wish.drafter, wish.options, self._say)
 
     def _say(self, text: str) -> None:
         """A line of the engine, in whichever job it comes: it measures the cost of a round with the first reply, not at load."""
         job = self._jobs.running
         if job is not None:
-            self._jobs.report(job, Loading(one_line(text)) if job.kind in FIRST else Notice(one_line(text)))
-
-    def _arrived(self, job: Job, engine: Engine, wish: Wish, started: float, before: int | None, freed: int | None) -> None:
-        self._engine, self._chat, self._wish = engine, None, wish
-        self.spelling = {}
-        self._ready(job, engine, self._clock() - started, before, freed, self._let_go(measure_only=True))
+            self._jobs.report(job, Loading(one_line(text), seconds=self._expected) if job.kind in FIRST else Notice(one_line(text)))
 
     def _ready(self, job: Job, engine: Engine, seconds: float, before: int | None = None, freed: int | None = None, now: int | None = None) -> None:
         ready = Ready(
@@ -180,14 +197,13 @@ class Worker:
         )
         self._jobs.report(job, ready)
 
-    def _let_go(self, measure_only: bool = False) -> int | None:
+    def _let_go(self) -> int | None:
         """Free the engine's memory; bytes in use after that."""
-        if not measure_only:
-            self._engine = self._chat = None
+        self._engine = self._chat = None
         return self._release()
 
     def _drafter(self, job: Job, drafter: str) -> None:
-        started = self._clock()
+        started, self._expected = self._clock(), None
         engine = self._needed().with_drafter(drafter)
         assert self._wish is not None
         self._engine, self._chat = engine, None
@@ -256,7 +272,7 @@ class Worker:
         self._jobs.report(job, Counted(len(engine.tokenizer.encode(text, add_special_tokens=False)), engine.target.context_length))
 
     def _baseline(self, job: Job, again: bool) -> None:
-        found = measure(self._needed(), self._baselines, job.cancel, self._now, again)
+        found = measure(self._needed(), self._measured, job.cancel, self._now, again)
         if found is not None:
             self._jobs.report(job, found)
 

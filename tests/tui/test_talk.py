@@ -9,6 +9,7 @@ import pytest
 
 from mlxspec.errors import UsageError
 from mlxspec.sessions import Store
+from mlxspec.tui.measured import Cache
 from mlxspec.tui.reports import Compared, Counted, Report
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
@@ -255,6 +256,30 @@ def test_a_model_that_fails_to_load_leaves_the_chat_usable(store: Store) -> None
     assert desk.say("hello")
     assert desk.talk.wish is not None and desk.talk.wish[0] == "fake"
     desk.talk.leave()
+
+
+def test_the_bar_of_a_load_follows_the_time_it_took_before(store: Store, tmp_path: Path) -> None:
+    times = [100.0]
+    loader = Loader()
+    worker = Worker(loader, release=lambda: 0, measured=Cache(tmp_path / "measured"), clock=lambda: times[0])
+    talk = Talk(worker, store, {}, clock=lambda: times[0])
+    worker.start()
+    for _ in range(2):
+        loader.gate.close()
+        talk.load("fake")
+        loader.gate.wait_for(1)
+        talk.feed()
+        first = talk.loading
+        times[0] += 4
+        talk.feed()
+        later = talk.loading
+        loader.gate.open()
+        while talk.loading is not None or talk.ready is None or worker.busy:
+            assert worker.wait(PATIENCE)
+            talk.feed()
+    assert first is not None and later is not None
+    assert (first.share, later.share) == (0.0, 0.99)
+    talk.leave()
 
 
 def test_what_the_engine_says_with_a_reply_is_a_notice(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlxspec.events import Done, Notice, Prefill, Text
-from mlxspec.tui.baseline import Cache
+from mlxspec.tui.measured import Cache
 from mlxspec.tui.reports import Baseline, Begun, Compared, Context, Counted, Ended, Failed, Lane, Loading, Offer, Offers, Ready, Report, Speculation
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
@@ -270,7 +270,7 @@ def test_the_baseline_is_measured_once_and_kept(tmp_path: Path) -> None:
     loader, cache = Loader(), Cache(tmp_path / "baseline")
     found = []
     for again in (False, False, True):
-        worker = Worker(loader, release=lambda: 0, baselines=cache, now=lambda: 99.0).start()
+        worker = Worker(loader, release=lambda: 0, measured=cache, now=lambda: 99.0).start()
         worker.load("fake")
         job = worker.baseline(again=again)
         found += [report.event for report in collect(worker, job) if isinstance(report.event, Baseline)]
@@ -283,9 +283,25 @@ def test_the_baseline_is_measured_once_and_kept(tmp_path: Path) -> None:
         [{"draft_tokens": 0, "temperature": 0.0, "max_tokens": 48}],
     ]
     assert [engine.target.scratched for engine in loader.engines] == [1, 0, 1]
-    (file,) = (tmp_path / "baseline").iterdir()
-    file.write_text("{]")
-    assert cache.load(file.stem) is None
+    for file in (tmp_path / "baseline").iterdir():
+        file.write_text("{]")
+    worker = Worker(loader, release=lambda: 0, measured=cache).start()
+    worker.load("fake")
+    job = worker.baseline()
+    assert [report.event.fresh for report in collect(worker, job) if isinstance(report.event, Baseline)] == [True], "damaged: measured anew"
+    assert worker.quit(PATIENCE)
+
+
+def test_how_long_a_load_takes_is_known_the_second_time(tmp_path: Path) -> None:
+    times = iter([10.0, 14.0, 20.0, 24.0])
+    worker = Worker(Loader(), release=lambda: 0, measured=Cache(tmp_path), clock=lambda: next(times)).start()
+    seen = []
+    for _ in range(2):
+        job = worker.load("fake", yes=True)
+        seen.append([report.event for report in collect(worker, job)])
+    assert [event.seconds for event in seen[0] if isinstance(event, Loading)] == [None, None]
+    assert [event.seconds for event in seen[1] if isinstance(event, Loading)] == [4.0, 4.0]
+    assert worker.quit(PATIENCE)
 
 
 def collect(worker: Worker, job: int) -> list[Report]:
