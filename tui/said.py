@@ -1,6 +1,6 @@
 """A message of the chat, and small things the conversation is made with. Plain; knows no screen and no thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,13 +45,6 @@ class Said:
 
     def turn(self) -> Turn:
         return Turn(self.role, self.text, self.finish, self.about)
-
-
-class Unsaved:
-    """The log of a conversation that is not saved."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **about: None
 
 
 def restored(stored: Mapping[str, Any]) -> dict[str, Any]:

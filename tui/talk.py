@@ -13,8 +13,9 @@ from mlxspec.errors import UsageError
 from mlxspec.events import Done, Notice, Prefill, Text
 from mlxspec.sessions import Session, Store
 from mlxspec.tui.jobs import FIRST
+from mlxspec.tui.keeping import Keeper
 from mlxspec.tui.reports import Baseline, Begun, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
-from mlxspec.tui.said import Asleep, Awakener, Said, Unsaved, restored
+from mlxspec.tui.said import Asleep, Awakener, Said, restored
 from mlxspec.tui.worker import Worker
 
 
@@ -37,6 +38,7 @@ class Talk:
         self._since = 0.0  # when the load began
         self._held: list[str] = []  # lines from before there was a face
         self.store = store
+        self._keeper = Keeper(store, self.snapshot, lambda text: self.tell(text))
         self.settings = dict(settings)
         self.system = system
         self.speculating = True  # /spec
@@ -55,13 +57,11 @@ class Talk:
         self.prefill: Prefill | None = None
         self.done: Done | None = None  # the last one
         self.wish: tuple[str, str, dict[str, Any]] | None = None  # model, drafter and load options that were asked for last
-        self._log: Any = None
         self._job: int | None = None  # of the reply that is awaited
         self._before: list[Said] = []  # what to go back to where it says nothing
         self._sent: str | None = None  # and what the user had typed
         self._heard = False
         self._awake = awake or Asleep()
-        self._unsaved: str | None = None  # the failure that was told last
 
     # ---- Model ---------------------------------------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Talk:
 
     @property
     def session_id(self) -> str | None:
-        return self._log.id if self._log is not None else None
+        return self._keeper.id
 
     def send(self, text: str) -> None:
         """Say something; the reply comes by ``feed``."""
@@ -112,7 +112,7 @@ class Talk:
             raise UsageError("The message is empty: give some text.")
         self._begin(text)
         self.said.append(Said("user", text))
-        self._record().user(text)
+        self._keeper.record.user(text)
         self._ask()
 
     def regenerate(self, at: int | None = None) -> None:
@@ -147,7 +147,7 @@ class Talk:
         self._begin(text)
         self._cut(at)
         self.said.append(Said("user", text))
-        self._record().user(text)
+        self._keeper.record.user(text)
         self.redraw()
         self._ask()
 
@@ -173,7 +173,7 @@ class Talk:
     def clear(self) -> None:
         """Begin a new conversation."""
         self._idle()
-        self._leave_session()
+        self._keeper.leave()
         self.said, self.title, self.created, self.context, self.done = [], None, None, None, None
         self.redraw()
 
@@ -190,33 +190,24 @@ class Talk:
     def change(self, settings: Mapping[str, Any]) -> None:
         """Other reply options, from the next reply on."""
         self.settings = dict(settings)
-        if self._log is not None:
-            self._log.set(settings=self._kept())
+        self._keeper.change(settings=self._kept())
 
     def change_system(self, text: str | None) -> None:
         """Another system prompt, or none."""
         self.system = text
-        if self._log is not None:
-            self._log.set(system=text)
+        self._keeper.change(system=text)
 
     def rename(self, title: str) -> None:
         """Name the conversation."""
         self.title = title
-        if self._log is not None:
-            self._log.set(title=title)
+        self._keeper.change(title=title)
 
     # ---- Sessions ------------------------------------------------------------------------------------------------------------------------
 
     def resume(self, word: str) -> Session:
         """Go on with a saved conversation, with its system prompt and parameters; the model stays, unless the caller loads that of the session."""
         self._idle()
-        if self.store is None:
-            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
-        if self._log is not None and self.store.resolve(word) == self._log.id:
-            raise UsageError("This conversation is that session already.")
-        session, log, fault = self.store.open(word)
-        self._leave_session()
-        self._log = log
+        session = self._keeper.open(word)
         self.said = [Said(turn.role, turn.text, turn.finish, dict(turn.about)) for turn in session.turns]
         self.title, self.system, self.created = session.title, session.system, session.created
         try:
@@ -224,8 +215,6 @@ class Talk:
         except UsageError as error:
             self.tell(f"The session's parameters are not used: {error}")
         self.context = self.done = None
-        if fault is not None:
-            self.tell(fault)
         self.redraw()
         return session
 
@@ -243,7 +232,7 @@ class Talk:
         self.feed()
         if self._job is not None:
             self._ended()
-        self._leave_session()
+        self._keeper.leave()
         self._awake.off()
         return gone
 
@@ -258,9 +247,7 @@ class Talk:
             self._take(report.job, report.event)
         if self.loading is not None and self.loading.seconds:
             self.loading = replace(self.loading, share=min(0.99, (self._clock() - self._since) / self.loading.seconds))
-        if self._log is not None:
-            self._log.tick()
-            self._tell_of_saving()
+        self._keeper.tick()
         return reports
 
     def _take(self, job: int, event: Happening) -> None:
@@ -304,9 +291,8 @@ class Talk:
         self.context = Context(self.context.used if self.context is not None else 0, ready.context_length)
         if ready.asked is not None and self.wish is not None:
             self.wish = (*ready.asked, self.wish[2])
-        if self._log is not None:
-            model, drafter = self._named()
-            self._log.set(model=model, drafter=drafter)
+        model, drafter = self._named()
+        self._keeper.change(model=model, drafter=drafter)
         if fresh:
             self.baseline = None
             self.worker.baseline()
@@ -318,13 +304,13 @@ class Talk:
         self.said[-1].pieces.append(event)
         self.said[-1].spelling = self.worker.spelling
         self._heard = self._heard or bool(event.text)
-        self._record().text(event.text)
+        self._keeper.record.text(event.text)
 
     def _finish(self, done: Done) -> None:
         last = self.said[-1]
         last.finish, self.done = done.finish_reason, done
         last.about = {"model": done.model, "drafter": done.drafter, "accept": done.accept, "seed": done.seed, "stats": done.stats}
-        self._record().end(done.finish_reason, last.about)
+        self._keeper.record.end(done.finish_reason, last.about)
 
     def _ended(self) -> None:
         sent, self._job, self._sent = self._sent, None, None
@@ -332,13 +318,13 @@ class Talk:
         last = self.said[-1]
         if not self._heard and last.finish in (None, "interrupted"):  # failed, or stopped before the first word
             self.said = self._before
-            self._record().rewrite(self.snapshot())
+            self._keeper.record.rewrite(self.snapshot())
             self.redraw()
             if sent is not None:
                 self.give_back(sent)
         elif last.finish is None:
             last.finish = "interrupted"
-            self._record().end("interrupted", {})
+            self._keeper.record.end("interrupted", {})
         self._before = []
 
     def _hold(self, text: str) -> None:
@@ -359,7 +345,7 @@ class Talk:
         if not proceed:
             self.said.append(Said("assistant", ""))
             self.redraw()
-        self._record().reply(more=proceed)
+        self._keeper.record.reply(more=proceed)
         self._job = self.worker.reply(messages, system=self.system, proceed=proceed, **{**self._options(), **other})
 
     def _options(self) -> dict[str, Any]:
@@ -368,17 +354,8 @@ class Talk:
     def _cut(self, at: int) -> None:
         if at < len(self.said):
             del self.said[at:]
-            self._record().cut(at)
+            self._keeper.record.cut(at)
             self.redraw()
-
-    def _record(self) -> Any:
-        """The session's log, made when there is something to save."""
-        if self._log is None:
-            if self.store is None:
-                return Unsaved()
-            about = self.snapshot()
-            self._log = self.store.create(model=about.model, drafter=about.drafter, system=self.system, settings=self._kept(), title=self.title)
-        return self._log
 
     def _named(self) -> tuple[str | None, str | None]:
         """Model and drafter by the names that load them again."""
@@ -386,13 +363,3 @@ class Talk:
 
     def _kept(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in self.settings.items()}
-
-    def _leave_session(self) -> None:
-        if self._log is not None and not self._log.close():
-            self.tell(self._log.failure or "")
-        self._log = None
-
-    def _tell_of_saving(self) -> None:
-        if self._log.failure != self._unsaved:
-            self._unsaved = self._log.failure
-            self.tell(self._unsaved or "The session is saved again.")

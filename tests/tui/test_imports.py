@@ -10,7 +10,7 @@ import pytest
 from tests.test_layout import ROOT
 
 BELOW = (
-    *("jobs", "reports", "protocols", "worker", "baseline", "measured", "comparison", "said", "talk", "commands", "actions", "plain"),
+    *("jobs", "reports", "protocols", "worker", "baseline", "measured", "comparison", "said", "keeping", "talk", "commands", "actions", "plain"),
     *("origin", "history", "clipboard", "editor", "awake"),
 )
 
