@@ -36,7 +36,7 @@ class CodecArgs:
     codes: int = 1024
     code_size: int = 16
     mels: int = 80
-    window: int = 1024  # samples the encoder sees of a frame
+    window: int = 1280  # samples the encoder sees of a frame, whole hops
     encoder_width: int = 192
     encoder_hidden: int = 512
     encoder_blocks: int = 4
@@ -157,11 +157,13 @@ class Codec(nn.Module):
     def mels(self, sound: mx.array) -> mx.array:
         """Samples (..., m) -> log-mel frames (..., n, mels), n = m / hop rounded up; each window's middle is its frame's."""
         hop, window = self.args.hop, self.args.window
-        count = -(-sound.shape[-1] // hop)
+        count, spans = -(-sound.shape[-1] // hop), window // hop
         before = (window - hop) // 2
-        sound = mx.pad(sound, [(0, 0)] * (sound.ndim - 1) + [(before, window + count * hop - sound.shape[-1])])
-        rows = mx.arange(count)[:, None] * hop + mx.arange(window)
-        spectrum = mx.abs(mx.fft.rfft(sound[..., rows] * self._window, axis=-1))
+        sound = mx.pad(sound, [(0, 0)] * (sound.ndim - 1) + [(before, (count + spans - 1) * hop - before - sound.shape[-1])])
+        hops = sound.reshape(*sound.shape[:-1], count + spans - 1, hop)
+        frames = mx.concatenate([hops[..., i : i + count, :] for i in range(spans)], axis=-1)
+        power = mx.fft.rfft(frames * self._window, axis=-1)
+        spectrum = mx.sqrt(power.real**2 + power.imag**2 + 1e-12)  # unlike abs, this has a gradient at silence
         return mx.log(mx.maximum(spectrum @ self._mel, SMALLEST))
 
     def nearest(self, vectors: mx.array) -> mx.array:
@@ -320,5 +322,5 @@ def _check(args: CodecArgs) -> None:
     numbers = [getattr(args, field.name) for field in fields(args) if field.name not in ("rights", "model_type")]
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in (*numbers, len(args.rights))):
         raise AudioError(f"A codec with {args} makes no sense: its sizes are whole numbers from 1.")
-    if args.window < args.hop or args.hop % 2 or any(not 0 <= right < args.kernel for right in args.rights):
-        raise AudioError(f"A codec with hop {args.hop}, window {args.window}, rights {args.rights} makes no sense: hop is even and within window.")
+    if args.window % args.hop or args.hop % 2 or any(not 0 <= right < args.kernel for right in args.rights):
+        raise AudioError(f"A codec with hop {args.hop}, window {args.window}, rights {args.rights} makes no sense: a window is whole, even hops.")

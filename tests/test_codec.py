@@ -15,12 +15,12 @@ from mlxspec.models import codec as network
 from mlxspec.models.codec import CodecArgs, add_up, load, mel_matrix, save
 from tests.sine_codec import SineCodec
 
-TINY = CodecArgs(hop=32, codes=40, code_size=6, mels=12, window=80, encoder_width=12, encoder_hidden=16, encoder_blocks=2, width=16, hidden=24)
+TINY = CodecArgs(hop=32, codes=40, code_size=6, mels=12, window=96, encoder_width=12, encoder_hidden=16, encoder_blocks=2, width=16, hidden=24)
 SHAPES = {
     "ours": TINY,
     "causal": replace(TINY, rights=(0, 0, 0)),
     "late": replace(TINY, rights=(0, 1, 0, 3), kernel=5),
-    "24k": replace(TINY, sample_rate=24000, hop=48, window=96),
+    "24k": replace(TINY, sample_rate=24000, hop=48, window=192),
 }
 
 

@@ -65,6 +65,6 @@ def save_voice(folder: Path, seed: int = 0, **changes: Any) -> Path:
     (folder / "config.json").write_text(json.dumps({**config_of("llama", vocab_size=LAYOUT.vocab_size), "eos_token_id": LAYOUT.end}))
     (folder / "generation_config.json").write_text(json.dumps({"temperature": 1.0}))
     mx.random.seed(seed)
-    args = CodecArgs(hop=32, codes=CODES, code_size=6, mels=12, window=80, encoder_width=12, encoder_hidden=16, encoder_blocks=2, width=16, hidden=24)
+    args = CodecArgs(hop=32, codes=CODES, code_size=6, mels=12, window=96, encoder_width=12, encoder_hidden=16, encoder_blocks=2, width=16, hidden=24)
     save(folder / "codec", Codec(args))
     return folder
