@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlxspec.cache import keep_rows
+from mlxspec.cache import keep_rows, states
 from mlxspec.paths import cache_dir, private
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler
@@ -28,6 +28,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual c
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 OWN_RATE = 0.03  # and one row count within it
+KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
 BUDGET = 4.0  # seconds after which no longer chains are timed
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
@@ -35,7 +36,10 @@ SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its t
 class CostCurve:
     """Seconds of one forward of the target: ``base[rows]`` at an empty context plus ``slope[rows]`` a token of it, straight lines between."""
 
-    def __init__(self, rows: Sequence[int], base: Sequence[float], slope: Sequence[float]) -> None:
+    def __init__(self, rows: Sequence[int], base: Sequence[float], slope: Sequence[float], path: Path | None = None) -> None:
+        """``path`` is where the curve is kept, if it is."""
+        self.path = path
+        self.seen = 0  # live rounds since it was written
         self.rows = tuple(rows)
         self.base = list(base)
         self.slope = list(slope)
@@ -59,6 +63,13 @@ class CostCurve:
         nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
         self.pace *= 1 + RATE * off
         self.base[nearest] *= 1 + OWN_RATE * off
+        self.seen += 1
+
+    def keep(self) -> None:
+        """Write down what live rounds taught of the rows, once there is enough of it; the pace is of the day and is not kept."""
+        if self.path is not None and self.seen >= KEPT_EVERY:
+            save(self, self.path)
+            self.seen = 0
 
     def _at(self, values: Sequence[float], rows: int) -> float:
         right = next((i for i, measured in enumerate(self.rows) if measured >= rows), len(self.rows) - 1)
@@ -76,11 +87,12 @@ def measured(target: Target, digest: str, say: Callable[[str], None], folder: Pa
         stored = json.loads(path.read_text("utf-8"))
         if not stored["rows"] or not len(stored["rows"]) == len(stored["base"]) == len(stored["slope"]) or min(stored["base"]) <= 0:
             raise ValueError("a damaged curve")
-        return CostCurve(stored["rows"], stored["base"], stored["slope"])
+        return CostCurve(stored["rows"], stored["base"], stored["slope"], path)
     except (OSError, ValueError, KeyError, TypeError):
         say("Measuring what a round costs on this machine: a few seconds, once for this model.")
         curve = measure(target)
         save(curve, path)
+        curve.path = path
         return curve
 
 
@@ -115,6 +127,7 @@ def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> d
     for _ in target.prefill([i % target.vocab_size for i in range(context)]):
         pass
     quiet = Sampler(target.vocab_size).at([0])
+    recurrent = bool(states(target.cache))  # what they keep they read again: that is part of what a round costs
     found: dict[int, float] = {}
     begun = time.perf_counter()
     for rows in grid:
@@ -122,8 +135,12 @@ def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> d
         for _ in range(repeats + 1):  # the first warms up
             started = time.perf_counter()
             mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
+            if recurrent:
+                keep_rows(target.cache, rows, range(rows - 1))
+                mx.eval(states(target.cache))
             times.append(time.perf_counter() - started)
-            keep_rows(target.cache, rows, ())
+            if not recurrent:
+                keep_rows(target.cache, rows, ())
         found[rows] = min(times[1:])
         if time.perf_counter() - begun > BUDGET and len(found) >= 3:
             break

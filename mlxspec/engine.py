@@ -195,6 +195,7 @@ class Engine:
             steps.close()
         if isinstance(drafter, AdaptiveDrafter):
             stats.speculation, stats.reason = drafter.state, drafter.reason
+            drafter.cost.keep()
         rest = text.flush()
         finish = "stop_string" if text.stopped else finish
         if rest:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from mlxspec.accept import POLICIES
-from mlxspec.cost import CostCurve, measured, save
+from mlxspec.cache import keep_rows
+from mlxspec.cost import CostCurve, measure, measured, save
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import NoDrafter
 from mlxspec.drafters.adaptive import AdaptiveDrafter, Member
@@ -75,11 +76,11 @@ def run(target: Target, drafter: Any, tokens: int, **setting: Any) -> tuple[list
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "falcon_h1"])
 def test_several_drafters_say_what_plain_decoding_says(family: str, setting: dict[str, Any]) -> None:
     """Whoever is asked in a round, and however its rows are cut."""
-    target = Target(tiny_model(family))
+    target = TimedTarget(tiny_model(family))
     target.probe()
     plain, _ = run(target, NoDrafter(), 60, **setting)
     members = [LookupDrafter(), SmallDrafter(tiny_model(family))]
-    text, steps = run(target, AdaptiveDrafter(members, CostCurve.flat()), 60, **setting)
+    text, steps = run(target, AdaptiveDrafter(members, CostCurve.flat(), TimedTarget.clock), 60, **setting)
     assert text == plain
     assert sum(len(step.path) for step in steps) > 20
     assert {step.drafter for step in steps[1:]} <= {"lookup", "small"}
@@ -176,6 +177,22 @@ def test_live_rounds_move_the_curve_and_hiccups_do_not() -> None:
     assert curve.seconds(1, 0) < 1.15
 
 
+def test_what_a_recurrent_target_reads_again_is_part_of_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows but the last are kept, so that its layers replay as many as they ever must; where nothing is replayed all are dropped."""
+    kept: list[tuple[int, int]] = []
+
+    def watched(cache: Any, rows: int, path: Sequence[int]) -> None:
+        kept.append((rows, len(path)))
+        keep_rows(cache, rows, path)
+
+    monkeypatch.setattr("mlxspec.cost.keep_rows", watched)
+    measure(Target(tiny_model("mamba2"), context_length=512), repeats=1)
+    assert kept and all(length == rows - 1 for rows, length in kept)
+    kept.clear()
+    measure(Target(tiny_model("llama"), context_length=512), repeats=1)
+    assert kept and all(length == 0 for _, length in kept)
+
+
 def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     target = Target(tiny_model(), context_length=512)
     target.tokens = [1, 2]
@@ -184,6 +201,14 @@ def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     assert len(said) == 1 and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
     again = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and again.base == curve.base
+    for _ in range(300):
+        again.see(2, 0, again.seconds(2, 0) * 1.5)
+    again.keep()
+    taught = measured(target, "digest", said.append, tmp_path)
+    assert len(said) == 1 and taught.base == again.base != curve.base and taught.pace == 1.0
+    again.see(2, 0, 1.0)
+    again.keep()  # one round more is not worth a file
+    assert measured(target, "digest", said.append, tmp_path).base == taught.base != again.base
     next(tmp_path.glob("*.json")).write_text("{")
     measured(target, "digest", said.append, tmp_path)
     assert len(said) == 2
