@@ -142,7 +142,6 @@ def opened(request: Request) -> "Talk":
     talk.system = settings.pop("system_prompt", None)
     talk.settings = {name: value for name, value in settings.items() if name in names("reply")}
     loading = {name: getattr(options, name) for name in names("load") if name not in ("model", "drafter")}
-    worker.start()
     model = os.path.abspath(os.path.expanduser(options.model)) if options.model.startswith((".", "~")) else options.model
     talk.load(model, options.drafter, **loading)
     if request.message is not None:

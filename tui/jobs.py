@@ -38,12 +38,15 @@ class Jobs:
         self._idle: Job | None = None
         self._running: Job | None = None
         self._number = 0
-        self._leaving = False
+        self._begun = self._leaving = False
         self._thread = threading.Thread(target=self._work, name="mlxspec-engine", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Jobs may be given before."""
-        self._thread.start()
+        """Start the thread, once. Jobs may be given before."""
+        with self._wake:
+            if not self._begun:
+                self._begun = True
+                self._thread.start()
 
     def submit(self, kind: str, run: Callable[[Job], None]) -> int:
         """Queue a job; its number."""

@@ -239,7 +239,11 @@ class Talk:
     # ---- What the engine does ------------------------------------------------------------------------------------------------------------
 
     def feed(self) -> list[Report]:
-        """Take in what has happened since the last time, save it, and give it back for the screen."""
+        """Take in what has happened since the last time, save it, and give it back for the screen.
+
+        The first time starts the thread: so loading, with its seconds of imports, does not hold up the first picture.
+        """
+        self.worker.start()
         while self._held and self.tell != self._hold:
             self.tell(self._held.pop(0))
         reports = self.worker.drain()

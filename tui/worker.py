@@ -73,7 +73,7 @@ class Worker:
     # ---- Jobs ----------------------------------------------------------------------------------------------------------------------------
 
     def start(self) -> "Worker":
-        """Start the thread. Jobs may be given before."""
+        """Start the thread, once. Jobs may be given before."""
         self._jobs.start()
         return self
 
