@@ -8,7 +8,7 @@ codec/         the codec
 import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mlxspec.paths import data_dir
 VOICE = "voice.json"
 FORMAT = 1
 FRONT_END = "english-ipa-1"
+BLANK = "\u2423"  # stands for the blank among the tokenizer's words
 SOURCES = ("head", "input", "codebook")
 
 
@@ -121,19 +122,26 @@ def write_voice(folder: Path, voice: VoiceFiles) -> None:
 
 
 def _tokenizer(layout: Layout) -> dict[str, str]:
-    """Its files. The speech path never uses it: there, ids come from the layout."""
-    from tokenizers import Tokenizer, models
+    """Its files: words with blanks between. The speech path never uses it, there ids come from the layout; training drafters does."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {f"<|unused_{i}|>": i for i in range(layout.vocab_size)}
-    named = {i: symbol for symbol, i in layout.symbols.items()}
+    named = {i: BLANK if symbol == " " else symbol for symbol, i in layout.symbols.items()}
     named |= {i: f"<|s_{slot}_{code}|>" for slot, span in enumerate(layout.slots) for code, i in enumerate(span.ids)}
     named |= {layout.start: "<|start|>", layout.end: "<|end|>"} | ({} if layout.mask is None else {layout.mask: "<|mask|>"})
     words = {named.get(i, word): i for word, i in words.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "bos_token": None, "clean_up_tokenization_spaces": False}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=named[layout.end]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return {
-        "tokenizer.json": Tokenizer(models.WordLevel(words, unk_token=named[layout.end])).to_str(),
+        "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": json.dumps(config, indent=1) + "\n",
     }
+
+
+def as_words(symbols: Sequence[str]) -> str:
+    """Symbols as the tokenizer reads them, ready for speech to follow: a prompt for ``mlxspec train --data``."""
+    return " ".join([*(BLANK if symbol == " " else symbol for symbol in symbols), "<|start|>"])
 
 
 def _replace(path: Path, text: str) -> None:

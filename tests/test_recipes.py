@@ -14,13 +14,18 @@ import soundfile
 from mlx.utils import tree_flatten
 
 from mlxspec.audio.codec import NeuralCodec
+from mlxspec.audio.layout import Layout
+from mlxspec.cli import main
 from mlxspec.errors import UsageError
-from mlxspec.models.codec import Codec, load
+from mlxspec.models.codec import Codec, load, save
 from mlxspec.recipes import codec as recipe
+from mlxspec.recipes import voice
 from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.codec import CodecTask, k_means, spectral
 from mlxspec.recipes.course import Plan
 from mlxspec.recipes.sounds import HELD_OUT, open_sounds
+from mlxspec.recipes.voice import Spoken, VoiceTask, llama, rows
+from mlxspec.speech import load_voice
 from tests.test_codec import TINY
 
 SMALL = replace(TINY, codes=16, hop=320, window=640)
@@ -80,7 +85,7 @@ def test_a_run_that_was_broken_off_ends_as_an_unbroken_one(sounds: Path, tmp_pat
     with monkeypatch.context() as patch:
         patch.setattr(CodecTask, "after", interrupted)
         assert trained(sounds, tmp_path / "broken", "--steps", "8") == 130
-    assert not (tmp_path / "broken" / "config.json").exists()
+    assert not (tmp_path / "broken").exists()
     assert trained(sounds, tmp_path / "broken", "--steps", "8", "--rate", "0.1", "--resume") == 2  # other settings
     assert trained(sounds, tmp_path / "broken", "--steps", "8", "--resume") == 0
     whole, broken = weights(tmp_path / "whole"), weights(tmp_path / "broken")
@@ -103,12 +108,100 @@ def test_minutes_become_steps(sounds: Path, tmp_path: Path) -> None:
 def test_dead_codes_are_placed_anew(sounds: Path, tmp_path: Path) -> None:
     found = open_sounds(sounds, tmp_path / "cache", 16000, lambda _: None)
     mx.random.seed(0)
-    task = CodecTask(Codec(SMALL), found, Team(), batch=4, free=0)
+    task = CodecTask(Codec(SMALL), found, tmp_path, Team(), batch=4, free=0)
     task.state["counts"][3] = 0.001
     vectors = mx.random.normal((40, SMALL.code_size))
     task._revive(25, vectors)
     place = task.state["sums"][3] / task.state["counts"][3]
     assert mx.abs(vectors - place).sum(axis=-1).min().item() < 1e-5
+
+
+# ---- The speech model --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(sounds: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Texts for the sounds, and a codec."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "texts.txt").write_text("\n".join(f"Number {line} is said here." for line in range(40)) + "\n")
+    mx.random.seed(3)
+    save(folder / "codec", Codec(SMALL))
+    return folder / "texts.txt", folder / "codec"
+
+
+def spoken(sounds: Path, corpus: tuple[Path, Path], out: Path, *more: str) -> int:
+    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1"]
+    return voice.main(["--texts", str(corpus[0]), "--sounds", str(sounds), "--codec", str(corpus[1]), "--out", str(out), *shape, *more])
+
+
+def test_the_voice_recipe_makes_a_voice_that_speaks(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    assert spoken(sounds, corpus, tmp_path / "kim", "--steps", "30", "--rate", "0.01") == 0
+    made = load_voice(str(tmp_path / "kim"), drafter="none")
+    assert made.files.name == "kim" and made.loaded.defaults == {"temperature": 0.8, "top_p": 0.95}
+    assert 0.5 < made.files.tokens_per_symbol < 5
+    assert made.speak("Number 7 is said here.", seed=2).spoken.samples > 0
+    history = made.files.card["history"]
+    assert history[-1]["watched"] < history[0]["watched"]
+    assert sorted(os.listdir(tmp_path / "kim")) == sorted(
+        ["codec", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "voice.json"]
+    )
+
+
+def test_its_prompts_train_a_drafter(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training of drafters for text, unchanged, on the prompts that the recipe leaves."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spoken(sounds, corpus, tmp_path / "kim", "--steps", "3")
+    data = tmp_path / "kim.work" / "prompts.jsonl"
+    assert (
+        main(["train", "redrafter", "--model", str(tmp_path / "kim"), "--data", str(data), "--steps", "3", "--out", str(tmp_path / "drafter"), "-q"])
+        == 0
+    )
+    drafted = load_voice(str(tmp_path / "kim"), drafter=f"redrafter:{tmp_path / 'drafter'}").speak("Number 7 is said here.", seed=2, draft_tokens=3)
+    plain = load_voice(str(tmp_path / "kim"), drafter="none").speak("Number 7 is said here.", seed=2)
+    assert drafted.spoken.stats["drafted"] > 0 and np.array_equal(drafted.samples, plain.samples)
+    mirror = load_voice(str(tmp_path / "kim"), drafter=f"redrafter:{tmp_path / 'drafter'}")
+    assert mirror.speak("Number 7 is said here.", seed=2, accept="mirror", draft_tokens=3).spoken.stats["drafted"] > 0
+
+
+def test_a_broken_off_voice_ends_as_an_unbroken_one(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spoken(sounds, corpus, tmp_path / "whole", "--steps", "6") == 0
+
+    def interrupted(self: VoiceTask, step: int, seen: Any) -> None:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VoiceTask, "after", interrupted)
+        assert spoken(sounds, corpus, tmp_path / "broken", "--steps", "6") == 130
+    assert spoken(sounds, corpus, tmp_path / "broken", "--steps", "6", "--resume") == 0
+    a, b = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("whole", "broken"))
+    assert all(mx.allclose(a[name], b[name], atol=1e-4).item() for name in a)
+
+
+def test_rows_count_codes_and_the_end_alone() -> None:
+    layout = Layout.of(["a", "b"], 8)
+    part = [Spoken(0, [0, 1, 0], [2, 3, 4]), Spoken(1, [1], [5])]
+    inputs, targets, counted = rows(part, layout, None)
+    assert inputs.tolist() == [[0, 1, 0, layout.start, 2, 3, 4], [1, layout.start, 5, 0, 0, 0, 0]]
+    assert targets.tolist() == [[1, 0, layout.start, 2, 3, 4, layout.end], [layout.start, 5, layout.end, 0, 0, 0, 0]]
+    assert counted.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0, 0]]
+    many = [Spoken(0, [0], [2] * 500)] * 20
+    masked = (np.array(rows(many, layout, np.random.default_rng(0))[0]) == layout.mask).mean(axis=1)
+    assert 0 < masked.max() <= 0.35 and masked.std() > 0.04  # a share of its own for every sequence
+
+
+def test_every_sentence_is_read_once_an_epoch() -> None:
+    layout = Layout.of(["a"], 8)
+    corpus = [Spoken(line, [0], [1] * (1 + line % 30)) for line in range(128)]
+    task = VoiceTask(llama(layout, 16, 1, 2, 16)[0], layout, corpus, Team(), batch=4)
+    batches = len(task.corpus) // 4
+    seen = [one.line for step in range(batches) for one in task.chosen(step)]
+    assert len(set(seen)) == len(seen) == 4 * batches
+    assert not set(seen) & {one.line for one in task.watched}
+    assert [one.line for one in task.chosen(0)] != [one.line for one in task.chosen(batches)]
+
+
+# ---- Small parts -------------------------------------------------------------------------------------------------------------------------
 
 
 def test_k_means_finds_planted_centres() -> None:

@@ -22,7 +22,7 @@ from mlxspec.audio.joins import Joins
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.pipeline import pipeline
 from mlxspec.utterance import PERIOD, Repeats
-from mlxspec.voices import VOICE, find_voice, names
+from mlxspec.voices import VOICE, as_words, find_voice, names
 from tests.tiny_voice import FILES, LAYOUT, save_voice
 
 # ---- Repetitions -------------------------------------------------------------------------------------------------------------------------
@@ -321,4 +321,6 @@ def test_stock_mlx_lm_loads_a_voices_model(tmp_path: Path) -> None:
     model, tokenizer = loaded[0], loaded[1]
     assert type(model).__module__ == "mlx_lm.models.llama"
     assert tokenizer.eos_token_ids == {LAYOUT.end} and len(tokenizer.get_vocab()) == LAYOUT.vocab_size
+    symbols = ("h", "ə", "l", "ˈoʊ", " ", ",", ".")
+    assert list(tokenizer.encode(as_words(symbols), add_special_tokens=False)) == LAYOUT.prompt(symbols)
     assert tokenizer.convert_ids_to_tokens(LAYOUT.token(0, 5)) == "<|s_0_5|>" and FILES.layout == LAYOUT

@@ -18,7 +18,7 @@ from mlxspec.audio.errors import AudioError
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.models.codec import Codec, CodecArgs, add_up, load, save
 from mlxspec.recipes.both_cores import Team, run_team
-from mlxspec.recipes.course import Plan, train
+from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.sounds import Sounds, open_sounds
 from mlxspec.sampling import number
 
@@ -33,10 +33,11 @@ class CodecTask:
     """The codec and its losses. ``state`` has the running counts and sums of the codebook."""
 
     def __init__(
-        self, network: Codec, sounds: Sounds, team: Team, *, batch: int = 12, free: int = 300, seed: int = 0, decoder_only: bool = False
+        self, network: Codec, sounds: Sounds, out: Path, team: Team, *, batch: int = 12, free: int = 300, seed: int = 0, decoder_only: bool = False
     ) -> None:
-        """``free`` steps are made before there is a codebook."""
-        self.network, self.sounds, self.team, self.batch, self.seed, self.decoder_only = network, sounds, team, batch, seed, decoder_only
+        """``free`` steps are made before there is a codebook; the result goes to ``out``."""
+        self.network, self.sounds, self.out, self.team = network, sounds, out, team
+        self.batch, self.seed, self.decoder_only = batch, seed, decoder_only
         self.free = 0 if decoder_only else free
         self.clip = round(CLIP * network.args.sample_rate / network.args.hop) * network.args.hop
         self.places, self.watched = sounds.split()
@@ -86,8 +87,8 @@ class CodecTask:
         entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
         return {"mel": number(mx.abs(net.mels(made) - net.mels(sound)).mean()), "perplexity": float(np.exp(entropy))}
 
-    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
-        save(folder, self.network, {"trained": dict(record)})
+    def save(self, record: Mapping[str, Any]) -> None:
+        save(self.out, self.network, {"trained": dict(record)})
 
     def _clip(self, place: int, where: float) -> np.ndarray:
         sound = self.sounds.sound(place)
@@ -199,15 +200,15 @@ def main(argv: Sequence[str] | None = None, args: CodecArgs | None = None, free:
         hop = given.sample_rate // 50
         shape = args or replace(CodecArgs(), sample_rate=given.sample_rate, hop=hop, window=4 * hop)
         with team.leader_first():
-            sounds = open_sounds(given.sounds, given.out / f"sounds-{shape.sample_rate}", shape.sample_rate, say)
+            sounds = open_sounds(given.sounds, work_folder(given.out) / f"sounds-{shape.sample_rate}", shape.sample_rate, say)
         mx.random.seed(given.seed)
         network = load(given.start) if given.start else Codec(shape)
         if network.args.sample_rate != sounds.sample_rate:
             raise UsageError(f"{given.start} is for {network.args.sample_rate} Hz: give --sample-rate {network.args.sample_rate}.")
-        task = CodecTask(network, sounds, team, batch=given.batch, free=free, seed=given.seed, decoder_only=given.start is not None)
+        task = CodecTask(network, sounds, given.out, team, batch=given.batch, free=free, seed=given.seed, decoder_only=given.start is not None)
         plan = Plan(given.steps or 1000, given.rate, shape="cosine", checks=24)
         settings = {"codec": asdict(network.args), "batch": given.batch, "rate": given.rate, "seed": given.seed, "decoder_only": task.decoder_only}
-        train(task, given.out, plan, None if given.steps else given.minutes, given.resume, settings, team, say)
+        train(task, work_folder(given.out), plan, None if given.steps else given.minutes, given.resume, settings, team, say)
     except (MlxspecError, AudioError) as error:
         say(f"mlxspec.recipes.codec: {error}")
         return getattr(error, "exit_code", 1)

@@ -44,7 +44,7 @@ class Task(Protocol):
     def check(self) -> Mapping[str, float]:
         """Figures of the held-out part."""
 
-    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
+    def save(self, record: Mapping[str, Any]) -> None:
         """Write what has been trained, ready for use."""
 
 
@@ -70,12 +70,17 @@ class Plan:
         return self.rate * warm * max(0.02, min(1.0, left))
 
 
+def work_folder(out: Path) -> Path:
+    """Where a run keeps what it needs and nobody else does, beside its result."""
+    return out.with_name(out.name + ".work")
+
+
 def train(
     task: Task, folder: Path, plan: Plan, minutes: float | None, resume: bool, settings: Mapping[str, Any], team: Team, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Train to the end of the plan and save. ``minutes`` sets its number of steps by a few that are timed first.
 
-    ``settings`` are kept in the checkpoint: a run can only go on with the same.
+    ``folder`` is for the checkpoint; ``settings`` are kept in the checkpoint: a run can only go on with the same.
     """
     optimizer = optim.AdamW(plan.rate, betas=list(plan.betas), weight_decay=plan.weight_decay, bias_correction=True)
     optimizer.init(task.network.trainable_parameters())
@@ -114,7 +119,7 @@ def train(
         signal.signal(signal.SIGINT, before)
     record = {"steps": plan.steps, "minutes": round(seconds / 60, 1), "processes": team.size, "settings": dict(settings), "history": history}
     if team.leads:
-        task.save(folder, record)
+        task.save(record)
     return record
 
 

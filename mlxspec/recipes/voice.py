@@ -1,0 +1,244 @@
+"""Trains the speech model: ``python -m mlxspec.recipes.voice --texts FILE --sounds DIR --codec DIR --out DIR --minutes 180``.
+
+A stock Llama reads phonemes and says codes: text, start, codes, end. Loss on codes and end alone; some of the codes it reads are masked, so that it
+leans on the text. What comes out is a voice's folder, with prompts for the training of its drafters (``mlxspec train redrafter --data``).
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten
+
+from mlxspec.audio.codec import NeuralCodec
+from mlxspec.audio.errors import AudioError
+from mlxspec.audio.layout import Layout
+from mlxspec.audio.phonemes import SYMBOLS
+from mlxspec.audio.text import FrontEnd
+from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.recipes.both_cores import Team, run_team
+from mlxspec.recipes.course import Plan, train, work_folder
+from mlxspec.recipes.sounds import WATCHED, Sounds, open_sounds
+from mlxspec.sampling import number
+from mlxspec.voices import VoiceFiles, as_words, write_voice
+
+MASKED = 0.3  # of the codes a sequence reads, at most
+POSITIONS = 2048
+POOL = 16  # batches that are sorted by length together
+WATCH = 64  # sentences whose loss is watched
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A line of the corpus: its number, its symbols' ids, its codes' ids."""
+
+    line: int
+    text: list[int]
+    codes: list[int]
+
+
+class VoiceTask:
+    """The speech model and its loss."""
+
+    def __init__(self, network: nn.Module, layout: Layout, corpus: Sequence[Spoken], team: Team, *, batch: int = 16, seed: int = 0) -> None:
+        self.network, self.layout, self.team, self.batch, self.seed = network, layout, team, batch, seed
+        self.state: dict[str, mx.array] = {}
+        self.watched = [one for one in corpus if one.line % WATCHED == WATCHED - 1][:WATCH]
+        self.corpus = [one for one in corpus if one.line % WATCHED != WATCHED - 1]
+        if not self.watched or not self.corpus:
+            raise UsageError(f"The corpus has {len(corpus)} lines: it takes at least {WATCHED}.")
+        self.voice: VoiceFiles | None = None
+        self.codec: Path | None = None
+        self.config: dict[str, Any] = {}
+        self.sampling: dict[str, Any] = {}
+
+    def chosen(self, step: int) -> list[Spoken]:
+        """The batch of a step: each epoch shuffles anew; sentences of a batch are of like length."""
+        batches = max(1, len(self.corpus) // self.batch)
+        epoch, place = divmod(step, batches)
+        rng = np.random.default_rng([self.seed, epoch])
+        order = rng.permutation(len(self.corpus))
+        pools = [sorted(order[i : i + POOL * self.batch], key=self._length) for i in range(0, len(order), POOL * self.batch)]
+        flat = [i for pool in pools for i in pool]
+        starts = rng.permutation(batches) * self.batch
+        return [self.corpus[i] for i in flat[starts[place] : starts[place] + self.batch]]
+
+    def loss(self, step: int, steps: int) -> tuple[mx.array, Any]:
+        whole = self.chosen(step)
+        rng = np.random.default_rng([self.seed, step, self.team.rank, 1])
+        part = list(self.team.share(whole)) or whole[:1]
+        inputs, targets, counted = rows(part, self.layout, rng)
+        return cross_entropy(self.network, inputs, targets, counted), None
+
+    def after(self, step: int, seen: Any) -> None:
+        pass
+
+    def check(self) -> Mapping[str, float]:
+        """``watched``: nats a code over sentences that are not trained on."""
+        total = 0.0
+        for i in range(0, len(self.watched), self.batch):
+            part = self.watched[i : i + self.batch]
+            total += len(part) * number(cross_entropy(self.network, *rows(part, self.layout, None)))
+        return {"watched": total / len(self.watched)}
+
+    def save(self, record: Mapping[str, Any]) -> None:
+        """A voice's folder: the model in float16, the codec, what ties them together, and prompts for drafters."""
+        assert self.voice is not None and self.codec is not None
+        folder = self.voice.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        weights: Any = tree_flatten(self.network.parameters())
+        mx.save_safetensors(
+            str(folder / "model.safetensors"), {name: value.astype(mx.float16) for name, value in weights}, metadata={"format": "mlx"}
+        )
+        (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
+        (folder / "generation_config.json").write_text(json.dumps(self.sampling, indent=1) + "\n")
+        write_voice(folder, replace(self.voice, card=dict(record)))
+        if self.codec.resolve() != (folder / "codec").resolve():
+            (folder / "codec").mkdir(exist_ok=True)
+            for name in ("config.json", "model.safetensors"):
+                shutil.copyfile(self.codec / name, folder / "codec" / name)
+        named = {i: symbol for symbol, i in self.layout.symbols.items()}
+        prompts = (json.dumps({"prompt": as_words([named[i] for i in one.text])}, ensure_ascii=False) for one in self.corpus)
+        (work_folder(folder) / "prompts.jsonl").write_text("\n".join(prompts) + "\n", "utf-8")
+
+    def _length(self, i: int) -> int:
+        return len(self.corpus[i].text) + len(self.corpus[i].codes)
+
+
+def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None) -> tuple[mx.array, mx.array, mx.array]:
+    """What is read, what is to follow, and where that counts, each (n, longest). ``rng`` masks some of the codes that are read."""
+    longest = max(len(one.text) + len(one.codes) for one in part) + 1
+    inputs, targets, counted = (np.zeros((len(part), longest), kind) for kind in (np.int32, np.int32, np.float32))
+    for i, one in enumerate(part):
+        whole = [*one.text, layout.start, *one.codes, layout.end]
+        inputs[i, : len(whole) - 1], targets[i, : len(whole) - 1] = whole[:-1], whole[1:]
+        first = len(one.text)
+        counted[i, first : len(whole) - 1] = 1
+        if rng is not None and layout.mask is not None:
+            masked = np.flatnonzero(rng.random(len(one.codes)) < rng.uniform(0, MASKED)) + first + 1
+            inputs[i, masked] = layout.mask
+    return mx.array(inputs), mx.array(targets), mx.array(counted)
+
+
+def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, counted: mx.array) -> mx.array:
+    losses = nn.losses.cross_entropy(network(inputs), targets, reduction="none")
+    return (losses * counted).sum() / counted.sum()
+
+
+def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout, cache: Path, say: Any) -> list[Spoken]:
+    """Symbols and codes of every line that is said in one go, kept on disk once made."""
+    try:
+        lines = texts.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise UsageError(f"{texts} cannot be read ({error.strerror}): give the file of sentences, one a line.") from error
+    known: dict[str, Any] = json.loads(cache.read_text("utf-8")) if cache.is_file() else {}
+    front = FrontEnd()
+    for i, line in enumerate(sounds.lines.tolist()):
+        key = hashlib.sha256(f"{line} {lines[line] if line < len(lines) else ''} {sounds.bounds[i + 1] - sounds.bounds[i]}".encode()).hexdigest()[:16]
+        if key in known:
+            continue
+        try:
+            segments = front.segments(lines[line]) if line < len(lines) else []
+        except AudioError:
+            segments = []
+        whole = len(segments) == 1
+        codes = layout.tokens(codec.encode(sounds.sound(i))) if whole else []
+        text = layout.prompt(segments[0].symbols)[:-1] if whole else []
+        known[key] = [line, text, codes]
+        if i % 1000 == 999:
+            say(f"{i + 1} of {len(sounds)} lines read")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text(json.dumps(known), "utf-8")
+    corpus = [Spoken(*entry) for entry in known.values() if entry[1]]
+    return sorted((one for one in corpus if len(one.text) + len(one.codes) + 2 <= POSITIONS), key=lambda one: one.line)
+
+
+# ---- The command -------------------------------------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m mlxspec.recipes.voice", description="Train the speech model of a voice.")
+    result.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
+    result.add_argument("--sounds", type=Path, required=True, help="folder of NNNNN.ogg, named by line")
+    result.add_argument("--codec", type=Path, required=True, help="folder of the trained codec")
+    result.add_argument("--out", type=Path, required=True, help="the voice's folder; its name is the voice's")
+    result.add_argument("--minutes", type=float, default=180)
+    result.add_argument("--steps", type=int, help="instead of minutes")
+    result.add_argument("--resume", action="store_true")
+    for name, default in (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("batch", 16), ("seed", 0), ("processes", 2)):
+        result.add_argument(f"--{name}", type=int, default=default)
+    result.add_argument("--rate", type=float, default=1.2e-3)
+    result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
+    result.add_argument("--top-p", type=float, default=0.95)
+    return result
+
+
+def llama(layout: Layout, width: int, layers: int, heads: int, hidden: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A stock model, and its config."""
+    from mlx_lm.models.llama import Model, ModelArgs
+
+    config = {
+        "model_type": "llama",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "intermediate_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": layout.vocab_size,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": POSITIONS,
+        "tie_word_embeddings": False,
+        "eos_token_id": layout.end,
+    }
+    network: nn.Module = Model(ModelArgs.from_dict(config))
+    return network, config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    given = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if given.processes > 1 and "--processes=1" not in words:
+        return run_team("mlxspec.recipes.voice", [*words, "--processes=1"], given.processes)
+    team = Team()
+
+    def say(text: str) -> None:
+        if team.leads:
+            print(text, file=sys.stderr, flush=True)
+
+    try:
+        codec, work = NeuralCodec.load(given.codec), work_folder(given.out)
+        layout = Layout.of(SYMBOLS, codec.codes[0])
+        name = hashlib.sha256((given.codec / "model.safetensors").read_bytes()).hexdigest()[:12]
+        with team.leader_first():
+            sounds = open_sounds(given.sounds, work / f"sounds-{codec.sample_rate}", codec.sample_rate, say)
+            corpus = read_corpus(given.texts, sounds, codec, layout, work / f"tokens-{name}.json", say)
+        mx.random.seed(given.seed)
+        network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
+        task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed)
+        per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.text) for one in corpus)
+        task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, round(per_symbol, 3)), given.codec, config
+        task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
+        say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
+        settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate")} | {"codec": name}
+        train(task, work, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
+    except (MlxspecError, AudioError) as error:
+        say(f"mlxspec.recipes.voice: {error}")
+        return getattr(error, "exit_code", 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
