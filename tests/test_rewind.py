@@ -9,8 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from mlxspec.accept import POLICIES
+from mlxspec.cache import WindowCache
 from mlxspec.cost import CostCurve
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter, NoDrafter
@@ -21,6 +23,7 @@ from mlxspec.drafters.small import SmallDrafter
 from mlxspec.events import Step
 from mlxspec.models.redrafter import ReDrafter, ReDrafterArgs
 from mlxspec.proposal import Proposal
+from mlxspec.recurrent import StateCache
 from mlxspec.sampling import Sampler
 from mlxspec.target import Target
 from tests.tiny import RECURRENT, VOCAB, tiny_model
@@ -111,3 +114,43 @@ def assert_state(kind: str, model: Any, target: Target, history: Sequence[int]) 
     got, expected = (t.run(7, Proposal(), (), quiet).logits for t in (target, fresh))
     difference = float(mx.abs(got - expected).max())
     assert difference < (0.05 if "kv_bits" in TARGETS[kind] else 5e-4)  # rounding of 1e-7 may move a quantised value by one level
+
+
+class Guess:
+    """Three tokens out of a hat."""
+
+    name = "guess"
+    taps: tuple[str, ...] = ()
+    depth = 3
+
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None: ...
+
+    def propose(self, token: int, limit: int, context: Any) -> Proposal:
+        return Proposal.chain([self.rng.randrange(VOCAB) for _ in range(min(limit, 3))])
+
+    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["window", "limited", "mamba"])
+def test_memory_is_flat_over_2000_rounds(kind: str) -> None:
+    """Layers that forget hold as much after 2,000 rounds as after 500, though nearly every round rejects rows."""
+    target = target_of(kind, network(kind))
+    held: dict[int, int] = {}
+    rounds = rejected = 0
+    loop = decode(target, Guess(), POLICIES["coupled"], Sampler(VOCAB, temperature=1.0, seed=1), PROMPT, Limits(max_tokens=10**6))
+    for event in loop:
+        if isinstance(event, Step) and event.proposal is not None:
+            rounds += 1
+            rejected += len(event.proposal) - len(event.path)
+            if rounds in (500, 2000):
+                forgetting = [layer for layer in target.cache if isinstance(layer, WindowCache | StateCache)]
+                arrays: Any = tree_flatten([layer.state for layer in forgetting])
+                held[rounds] = sum(array.nbytes for _, array in arrays if isinstance(array, mx.array))
+            if rounds == 2000:
+                break
+    loop.close()
+    assert rejected > 4000
+    assert 0 < held[2000] <= held[500]
