@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlxspec.engine import Engine, load
     from mlxspec.errors import DrafterError, MlxspecError, ModelError, RollbackError, UsageError
-    from mlxspec.events import Done, Event, Prefill, Step, Text
+    from mlxspec.events import Audio, Done, Event, Prefill, Sentence, Spoken, Step, Text
     from mlxspec.options import Options
     from mlxspec.proposal import Proposal, Verdict
+    from mlxspec.speech import Speech, Voice, load_voice
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audio": "events",
     "Done": "events",
     "DrafterError": "errors",
     "Engine": "engine",
@@ -25,14 +27,20 @@ _HOMES = {
     "Prefill": "events",
     "Proposal": "proposal",
     "RollbackError": "errors",
+    "Sentence": "events",
+    "Speech": "speech",
+    "Spoken": "events",
     "Step": "events",
     "Text": "events",
     "UsageError": "errors",
     "Verdict": "proposal",
+    "Voice": "speech",
     "load": "engine",
+    "load_voice": "speech",
 }
 
 __all__ = [
+    "Audio",
     "Done",
     "DrafterError",
     "Engine",
@@ -43,11 +51,16 @@ __all__ = [
     "Prefill",
     "Proposal",
     "RollbackError",
+    "Sentence",
+    "Speech",
+    "Spoken",
     "Step",
     "Text",
     "UsageError",
     "Verdict",
+    "Voice",
     "load",
+    "load_voice",
 ]
 
 
