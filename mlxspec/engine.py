@@ -164,7 +164,8 @@ class Engine:
             cancel=cancel,
             reuse=reuse,
         )
-        stats = Stats(len(prompt), self.speculation, self.reason)
+        off = settings.draft_tokens == 0 and self.speculation == "on"
+        stats = Stats(len(prompt), "off" if off else self.speculation, "--draft-tokens 0" if off else self.reason)
         text = TextStream(self._decode_text, settings.stop, stop_tokens)
         emitted: list[int] = []
         finish = "interrupted"
@@ -237,6 +238,8 @@ class Engine:
         if settings.accept not in POLICIES:
             said = f"--accept {settings.accept} compares tokens by their sound, and {self.model_name} has no audio alphabet"
             raise UsageError(f"{said}: use --accept coupled, or mlxspec speak with a voice.")
+        if settings.require_spec and settings.draft_tokens == 0:
+            raise UsageError("--require-spec and --draft-tokens 0 exclude each other: leave one of them out.")
         if settings.require_spec and self.speculation == "off":
             raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
         return settings

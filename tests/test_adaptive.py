@@ -14,6 +14,7 @@ from mlxspec.drafters import NoDrafter
 from mlxspec.drafters.adaptive import AdaptiveDrafter, Member
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
+from mlxspec.errors import UsageError
 from mlxspec.events import Step
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, Sampler
@@ -153,7 +154,10 @@ def test_options_choose_between_fixed_adaptive_and_none() -> None:
     fixed = engine.generate(text, temperature=0, max_tokens=30, draft_tokens=3)
     assert fixed.stats["speculation"] == "on"
     assert max(fixed.stats["accepted_by_depth"], default=0) >= 0 and len(fixed.stats["accepted_by_depth"]) <= 3
-    assert engine.generate(text, temperature=0, max_tokens=30, draft_tokens=0).stats["drafted"] == 0
+    off = engine.generate(text, temperature=0, max_tokens=30, draft_tokens=0)
+    assert (off.stats["drafted"], off.stats["speculation"], off.stats["reason"]) == (0, "off", "--draft-tokens 0")
+    with pytest.raises(UsageError, match="exclude each other"):
+        engine.generate(text, draft_tokens=0, require_spec=True)
     assert engine.generate(text, temperature=0, max_tokens=30).tokens == fixed.tokens
 
 
