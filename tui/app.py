@@ -7,12 +7,14 @@ where drawing is slow. Nothing that comes from outside is ever read as markup.
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Input, Markdown, TextArea
 
@@ -32,7 +34,7 @@ from mlxspec.tui.talk import Talk
 from mlxspec.tui.turns import Turn
 
 OFTEN, SELDOM = 0.1, 0.5  # seconds between two rounds of drawing
-SHARE = 20  # drawing takes one part in so many of the time
+SHARE = 20  # the screen takes one part in so many of a core's time
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # end the app in order, with the terminal as it was
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 
@@ -72,6 +74,7 @@ class ChatApp(App[int]):
         self.theme = look.theme
         self.complaints = [*complaints, *([look.complaint] if look.complaint else [])]
         self.history = history or History(history_file() if talk.store is not None else None)
+        self._spent = 0.0  # seconds of the processor that the screen took so far
         self._interrupted = -AGAIN
         self._drawing = asyncio.Lock()
         talk.tell, talk.redraw, talk.give_back = self.tell, self.redraw, self.give_back
@@ -97,12 +100,17 @@ class ChatApp(App[int]):
         await self._tick()
 
     async def _tick(self) -> None:
-        """Take in what happened, draw it, and come again: sooner where that was quick."""
+        """Take in what happened, draw it, and come again: the later, the more of the processor it took."""
         if not self.drawable:
             return
-        started = asyncio.get_running_loop().time()
-        await self.catch_up()
-        spent = asyncio.get_running_loop().time() - started
+        try:
+            await self.catch_up()
+        except NoMatches:
+            if self.drawable:
+                raise
+            return  # the widgets are being taken down
+        now = time.thread_time()
+        spent, self._spent = now - self._spent, now  # of this round, and for painting the one before
         self.set_timer(min(max(OFTEN, SHARE * spent), SELDOM), self._tick)
 
     @property

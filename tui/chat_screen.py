@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal, Vertical
+from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Footer
 
@@ -15,6 +15,18 @@ from mlxspec.tui.panel import SpeculationPanel
 from mlxspec.tui.prompt import Prompt
 
 LEAST = (30, 8)  # columns and rows
+
+
+class Rows(Vertical):
+    """A container that paints nothing itself."""
+
+    BLANK: ClassVar[bool] = True
+
+
+class Columns(Horizontal):
+    """The same for what stands side by side."""
+
+    BLANK: ClassVar[bool] = True
 
 
 class ChatScreen(Screen[None]):
@@ -40,10 +52,10 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Line(f"too small: at least {LEAST[0]}×{LEAST[1]}", id="too-small")
-        with Container(id="whole"):
+        with Rows(id="whole"):
             yield Line(id="top")
-            with Horizontal(id="body"):
-                with Vertical(id="talk"):
+            with Columns(id="body"):
+                with Rows(id="talk"):
                     yield Conversation()
                     yield Line(id="status")
                     yield Prompt(clean, id="prompt")

@@ -25,6 +25,7 @@ class Shown:
     text: str
     who: str = "model"
     about: str = ""
+    streaming: bool = False
 
 
 class Earlier(Static):
@@ -89,7 +90,7 @@ class Conversation(VerticalScroll, can_focus=False):
     def _made(self, number: int, message: Shown) -> Turn:
         if message.role == "user":
             return UserTurn(number, message.text, message.key)
-        return ReplyTurn(number, message.text, message.key, message.who, self.view, message.about)
+        return ReplyTurn(number, message.text, message.key, message.who, self.view, message.about, message.streaming)
 
     async def note(self, text: str, error: bool = False) -> None:
         """A line that is no message, at the end."""

@@ -1,5 +1,7 @@
 """A code fence that has not closed, as plain lines. Earlier lines are left alone, so that a long fence costs no more per piece than a short one."""
 
+from typing import ClassVar
+
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
@@ -9,6 +11,8 @@ LINES = 40  # in one widget; only the last one is drawn again
 
 class OpenFence(Vertical):
     """Text that only grows until it is replaced."""
+
+    BLANK: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

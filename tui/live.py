@@ -121,7 +121,8 @@ class Live:
 
     def _shown(self, said: Said) -> Shown:
         loaded = self.talk.ready.model if self.talk.ready is not None else "model"
-        return Shown(said, said.role, said.text, said.about.get("model") or loaded, words.about(said) if said.finish or said.about else "")
+        below = words.about(said) if said.finish or said.about else ""
+        return Shown(said, said.role, said.text, said.about.get("model") or loaded, below, self.talk.answering and said is self.talk.said[-1])
 
     async def _grow(self) -> None:
         """Draw what the model said since the last time; the end of a reply is never left out."""

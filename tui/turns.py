@@ -30,6 +30,7 @@ def parser() -> MarkdownIt:
 class Turn(Vertical, can_focus=True):
     """A message of the conversation. ``number`` is its place among the messages, ``key`` the message itself."""
 
+    BLANK: ClassVar[bool] = True  # its children paint all there is
     HELP = "A message. `y` copies its source, `enter` unfolds thinking, `escape` goes back to the prompt."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "want('above')", "above", show=False, id="turn_above"),
@@ -71,6 +72,12 @@ class UserTurn(Turn):
         yield Static(Content(clean(self.source)), classes="said")
 
 
+class Body(Markdown):
+    """A reply as Markdown. Only its blocks are painted."""
+
+    BLANK: ClassVar[bool] = True
+
+
 class NoteTurn(Static):
     """A line that is no message: something the user should know."""
 
@@ -81,11 +88,13 @@ class NoteTurn(Static):
 class ReplyTurn(Turn):
     """What the model said: streamed, then whole; as Markdown, raw, or by origin; thinking folded."""
 
-    def __init__(self, number: int, source: str = "", key: Any = None, who: str = "model", view: str = "markdown", about: str = "") -> None:
+    def __init__(
+        self, number: int, source: str = "", key: Any = None, who: str = "model", view: str = "markdown", about: str = "", streaming: bool = False
+    ) -> None:
         super().__init__(number, source, key)
         self.view = view
         self.below = about  # the line below the reply
-        self.streaming = False
+        self.streaming = streaming  # whether more is to come
         self.origin: Content | None = None
         self._who = clean(who)
         self._cleaner = Cleaner()
@@ -98,7 +107,7 @@ class ReplyTurn(Turn):
     def compose(self) -> ComposeResult:
         yield Static(Content(self._who), classes="who")
         yield Static("", classes="thinking", markup=False)
-        yield Markdown(parser_factory=parser, open_links=False)
+        yield Body(parser_factory=parser, open_links=False)
         yield OpenFence()
         yield Static("", classes="plain", markup=False)
         yield Static("", classes="about", markup=False)
