@@ -89,6 +89,10 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli_groups import groups
 
         return groups(rest, terminal)
+    elif verb == "bench" and any(word.partition("=")[0] == "--speech" for word in rest):
+        from mlxspec.cli_bench_speech import bench_speech
+
+        return bench_speech(rest, terminal)
     elif verb == "bench":
         from mlxspec.cli_bench import bench
 
