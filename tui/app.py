@@ -263,6 +263,11 @@ class ChatApp(App[int]):
     def wanted(self, message: Turn.Wanted) -> None:
         self.deeds.with_turn(message.turn, message.what)
 
+    @on(Turn.Typed)
+    def typed(self, message: Turn.Typed) -> None:
+        self.screen_of_chat.prompt.focus()
+        self.screen_of_chat.prompt.insert(message.character)
+
     @on(RoundStrip.Left)
     def left_strip(self) -> None:
         self.screen_of_chat.prompt.focus()

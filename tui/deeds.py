@@ -149,11 +149,14 @@ class Deeds(Actions):
             self.edit_message(number if self.talk.said[number].role == "user" else number - 1)
         elif what == "regenerate":
             self.do(lambda: self.talk.regenerate(number))
+            self.app.screen_of_chat.prompt.focus()
         elif what == "continue":
             self.do(self._go_on if number == len(self.talk.said) - 1 else self._not_the_last)
-        elif what == "delete":
-            self.do(lambda: self.talk.cut(number))
             self.app.screen_of_chat.prompt.focus()
+        elif what == "delete":
+            after = len(self.talk.said) - number
+            question = f"delete this message{f' and the {after - 1} after it' if after > 1 else ''}?"
+            self.picking.confirm(question, lambda: self.talk.cut(number), self.app.screen_of_chat.prompt.focus)
         elif what == "unfold" and isinstance(turn, ReplyTurn):
             turn.unfold()
         elif what in ("round_before", "round_after"):

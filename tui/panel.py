@@ -132,7 +132,7 @@ def speed_lines(tally: Tally, baseline: Baseline | None, final: float | None) ->
         lines.append(f"{speed / baseline.tokens_per_second:.2f}× plain ({baseline.tokens_per_second:.1f} tok/s, as")
         lines.append(f"measured on this machine, ctx {baseline.context})")
     else:
-        lines.append("plain decoding not measured yet: /compare")
+        lines.append("plain decoding: not measured yet")
     lines.append(f"{tally.tokens_per_round or 0:.2f} tokens/round in {tally.rounds} rounds")
     if tally.drafted:
         lines.append(f"accepted {tally.accepted}/{tally.drafted} drafted rows")

@@ -82,7 +82,7 @@ class Picking:
         if choice.action == "open":
             self.deeds.do(lambda: self.deeds.load(choice.key))
         elif choice.action == "delete":
-            self._confirm(f"delete {choice.key}?", lambda: self._delete(choice.key))
+            self.confirm(f"delete {choice.key}?", lambda: self._delete(choice.key))
         else:
             self.deeds.do(lambda: self.deeds.export_session(choice.key))
 
@@ -91,10 +91,14 @@ class Picking:
         if store is not None:
             self.app.toast(f"deleted {store.delete(name)}")
 
-    def _confirm(self, question: str, then: Callable[[], None]) -> None:
+    def confirm(self, question: str, then: Callable[[], None], after: Callable[[], object] | None = None) -> None:
+        """Ask before something is lost; no is the first answer."""
+
         def answered(choice: Choice | None) -> None:
             if choice is not None and choice.key == "yes":
                 self.deeds.do(then)
+            if after is not None:
+                after()
 
         self.app.push_screen(Picker(question, [Item("no", "no"), Item("yes", "yes")]), answered)
 

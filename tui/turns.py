@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -54,11 +55,27 @@ class Turn(Vertical, can_focus=True):
         turn: "Turn"
         what: str
 
+    @dataclass
+    class Typed(Message):
+        """A character that means nothing here: the user has begun to write."""
+
+        character: str
+
     def __init__(self, number: int, source: str, key: Any = None) -> None:
         super().__init__()
         self.number = number
         self.source = source
         self.key = key
+        self._writing = False
+
+    def on_key(self, event: events.Key) -> None:
+        if event.is_printable and event.character and (self._writing or event.key not in self.screen.active_bindings):
+            self._writing = True  # the rest of a burst comes here too, before the focus has moved
+            event.stop()
+            self.post_message(self.Typed(event.character))
+
+    def on_focus(self) -> None:
+        self._writing = False
 
     def action_want(self, what: str) -> None:
         self.post_message(self.Wanted(self, what))

@@ -103,7 +103,10 @@ def test_regenerate_edit_and_delete_by_keys(tmp_path: Path) -> None:
             await chat.pilot.press(*"!!", "enter")
             await chat.settled()
             assert [one.text for one in chat.talk.said] == ["first", "one", "second!!", "four"]
-            await chat.pilot.press("tab", "up", "d")
+            await chat.pilot.press("tab", "up", "d", "enter")
+            await chat.settled()
+            assert len(chat.talk.said) == 4
+            await chat.pilot.press("tab", "up", "d", "down", "enter")
             await chat.settled()
             assert [one.text for one in chat.talk.said] == ["first", "one"]
             assert [type(turn) for turn in chat.app.screen_of_chat.conversation.turns] == [UserTurn, ReplyTurn]
@@ -111,6 +114,16 @@ def test_regenerate_edit_and_delete_by_keys(tmp_path: Path) -> None:
     async def drawn(chat: object) -> str:
         await chat.drawn()  # type: ignore[attr-defined]
         return str(chat.shown)  # type: ignore[attr-defined]
+
+    run(test())
+
+
+def test_writing_while_a_message_is_selected_goes_to_the_prompt(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, said=["one"]) as chat:
+            await chat.say("first")
+            await chat.pilot.press("tab", *"Which dce?")
+            assert chat.app.screen_of_chat.prompt.text == "Which dce?" and len(chat.talk.said) == 2
 
     run(test())
 
