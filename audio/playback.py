@@ -18,6 +18,7 @@ from mlxspec.audio.errors import AudioError
 from mlxspec.audio.files import SoundFile, clipped
 
 AHEAD = 5.0  # seconds of sound that may wait
+LOOK = 0.05  # seconds between looks at whether to end
 
 
 class Player(Protocol):
@@ -27,8 +28,8 @@ class Player(Protocol):
 
     def write(self, samples: np.ndarray) -> None: ...
 
-    def finish(self) -> None:
-        """Wait until all has been heard."""
+    def finish(self, cancel: threading.Event) -> None:
+        """Wait until all has been heard; ``cancel`` is silence at once."""
 
     def stop(self) -> None:
         """Silence at once."""
@@ -68,10 +69,14 @@ class CardPlayer:
                 self._buffer.append(clipped(samples))
                 self._waiting += len(samples)
 
-    def finish(self) -> None:
+    def finish(self, cancel: threading.Event) -> None:
         with self._changed:
             self._ended = True
-            self._changed.wait_for(lambda: not self._waiting)
+            while self._waiting and not cancel.is_set():
+                self._changed.wait(LOOK)
+        if cancel.is_set():
+            self.stop()
+            return
         self._stream.stop()  # plays what the card has been given
         self._stream.close()
 
@@ -115,14 +120,16 @@ class AfplayPlayer:
     def write(self, samples: np.ndarray) -> None:
         self._parts.append(samples)
 
-    def finish(self) -> None:
+    def finish(self, cancel: threading.Event) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "speech.wav"
             with SoundFile(path, self._sample_rate) as file:
                 for part in self._parts:
                     file.write(part)
             self._process = subprocess.Popen(["afplay", str(path)])
-            self._process.wait()
+            while self._process.poll() is None and not cancel.wait(LOOK):
+                pass
+            self.stop()
 
     def stop(self) -> None:
         self._parts.clear()

@@ -1,5 +1,6 @@
 """``mlxspec speak``: text to the loudspeaker, a file or a pipe, as it is drawn. Knows the API of voices and nothing below it."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
         early = request.output in (None, "-")  # a file can wait for a second try, an ear cannot
         events = stack.enter_context(closing(voice.stream(request.text, cancel=cancel, early=early, **request.reply)))
         try:
-            sink = stack.enter_context(sinks(request, path, voice.sample_rate, terminal))
+            sink = stack.enter_context(sinks(request, path, voice.sample_rate, cancel, terminal))
             for event in events:
                 if isinstance(event, Audio):
                     sink.write(event.samples)
@@ -106,7 +107,7 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
         terminal.error(stats_line(done, sink.name, terminal.dot))
     for fault in done.faults:
         terminal.error(f"mlxspec: {fault}: try another --seed.")
-    if done.interrupted:
+    if done.interrupted or cancel.is_set():
         return INTERRUPTED
     return INCOMPLETE if done.faults else sink.code
 
@@ -210,7 +211,7 @@ class Sink:
 
 
 @contextmanager
-def sinks(request: Request, path: Path | None, sample_rate: int, terminal: Terminal) -> Iterator[Sink]:
+def sinks(request: Request, path: Path | None, sample_rate: int, cancel: threading.Event, terminal: Terminal) -> Iterator[Sink]:
     """What takes the sound. Without a way to play it goes to a file, that is said, and the exit code says so too."""
     from mlxspec.audio.errors import AudioError
     from mlxspec.audio.files import SoundFile, SoundPipe
@@ -234,7 +235,7 @@ def sinks(request: Request, path: Path | None, sample_rate: int, terminal: Termi
                 sink.silence()
                 raise
             if not sink.silent:
-                player.finish()
+                player.finish(cancel)
             if player.underruns:
                 terminal.notice(f"Sound ran out {player.underruns} times: this machine speaks slower than one listens.")
             return

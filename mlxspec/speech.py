@@ -109,6 +109,17 @@ class Speech:
             file.write(self.samples)
 
 
+class _Linked(threading.Event):
+    """Set when it is, or when the user's own event is; ending a speech sets this one, and leaves the user's alone."""
+
+    def __init__(self, theirs: threading.Event) -> None:
+        super().__init__()
+        self._theirs = theirs
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._theirs.is_set()
+
+
 @contextmanager
 def _settled() -> Iterator[None]:
     """Wait for what was started, so that nothing is under way when the voice is free again."""
@@ -156,7 +167,9 @@ class Voice:
 
     def with_drafter(self, drafter: Any) -> "Voice":
         """The same voice in memory with another drafter."""
-        return Voice(self.files, self.loaded, self.codec, drafter, self.settings, self.say, self.cost)
+        other = Voice(self.files, self.loaded, self.codec, drafter, self.settings, self.say, self.cost)
+        other._speaking = self._speaking  # one model in memory says one thing at a time
+        return other
 
     def speak(self, text: str, **options: Any) -> Speech:
         """The whole speech at once, by default not ``early``; options as for ``stream``. What is wrong with it, ``spoken.faults`` says."""
@@ -179,7 +192,7 @@ class Voice:
         segments = self._segments(text)
         policy, sampler = self._rule(settings)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
-        return self._run(text, segments, settings, policy, sampler, seed, cancel or threading.Event())
+        return self._run(text, segments, settings, policy, sampler, seed, _Linked(cancel or threading.Event()))
 
     def labels(self, settings: SpeechOptions) -> Labels:
         """The groups that the mirror mode is to use: the voice's own choice but for what is asked for."""

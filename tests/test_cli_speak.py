@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import wave
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Heard:
     def write(self, samples: np.ndarray) -> None:
         self.parts.append(samples)
 
-    def finish(self) -> None:
+    def finish(self, cancel: threading.Event) -> None:
         self.ended = "finished"
 
     def stop(self) -> None:

@@ -296,6 +296,8 @@ def test_cancelling_ends_within_a_round_with_what_there_is() -> None:
         events.append(event)
         if isinstance(event, Audio):
             cancel.set()
+    calm = threading.Event()
+    assert list(voice.stream("Hello there, you.", seed=3, cancel=calm)) and not calm.is_set()
     done = events[-1]
     assert isinstance(done, Spoken) and done.interrupted and 0 < done.samples < 20 * 80 * 70
     assert sum(isinstance(event, Sentence) for event in events) < 3

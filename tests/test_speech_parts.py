@@ -250,7 +250,7 @@ def test_a_player_gives_what_was_written_and_counts_when_it_starves() -> None:
     card.take(5)
     assert player.underruns == 1
     player.write(np.ones(4, np.float32))
-    ending = threading.Thread(target=player.finish)
+    ending = threading.Thread(target=player.finish, args=(threading.Event(),))
     ending.start()
     time.sleep(0.05)
     assert np.allclose(card.take(9), [1, 1, 1, 1, 0, 0, 0, 0, 0]) and player.underruns == 1
@@ -269,6 +269,19 @@ def test_a_writer_that_is_far_ahead_waits_and_stopping_is_at_once() -> None:
     player.stop()
     writer.join(2)
     assert not writer.is_alive() and not card.take(3).any() and card.calls[-2:] == ["abort", "close"]
+
+
+def test_silence_is_at_once_while_the_end_is_awaited() -> None:
+    card, cancel = Card(), threading.Event()
+    player = playback.CardPlayer(10, card)
+    player.write(np.ones(40, np.float32))
+    ending = threading.Thread(target=player.finish, args=(cancel,))
+    ending.start()
+    time.sleep(0.1)
+    assert ending.is_alive()
+    cancel.set()
+    ending.join(1)
+    assert not ending.is_alive() and not card.take(3).any() and card.calls[-2:] == ["abort", "close"]
 
 
 def test_without_a_card_or_its_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
