@@ -86,14 +86,16 @@ class ChatApp(App[int]):
         for number in ENDINGS:
             asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
         self.push_screen(self.screen_of_chat)
-        self.call_after_refresh(self._begin)
 
     def on_unmount(self) -> None:
         for number in ENDINGS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    async def _begin(self) -> None:
+    @on(ChatScreen.Built)
+    async def begin(self) -> None:
+        """The screen is there: say hello, and start the loop."""
         self.screen_of_chat.conversation.welcome(words.WELCOME)
+        self.screen_of_chat.prompt.use_keys(self.own_keys)
         self.screen_of_chat.prompt.remember(self.history.prompts())
         for complaint in self.complaints:
             self.tell(complaint)
@@ -101,14 +103,14 @@ class ChatApp(App[int]):
 
     async def _tick(self) -> None:
         """Take in what happened, draw it, and come again: the later, the more of the processor it took."""
-        if not self.drawable:
+        if self.return_code is not None:
             return
         try:
-            await self.catch_up()
+            if self.drawable:
+                await self.catch_up()
         except NoMatches:
             if self.drawable:
-                raise
-            return  # the widgets are being taken down
+                raise  # else the widgets are being taken down
         now = time.thread_time()
         spent, self._spent = now - self._spent, now  # of this round, and for painting the one before
         self.set_timer(min(max(OFTEN, SHARE * spent), SELDOM), self._tick)
@@ -262,11 +264,6 @@ class ChatApp(App[int]):
     @on(Turn.Wanted)
     def wanted(self, message: Turn.Wanted) -> None:
         self.deeds.with_turn(message.turn, message.what)
-
-    @on(Turn.Typed)
-    def typed(self, message: Turn.Typed) -> None:
-        self.screen_of_chat.prompt.focus()
-        self.screen_of_chat.prompt.insert(message.character)
 
     @on(RoundStrip.Left)
     def left_strip(self) -> None:

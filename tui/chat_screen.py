@@ -5,6 +5,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
@@ -50,6 +51,9 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+end", "app.follow", "to the end", show=False, priority=True, id="follow"),
     ]
 
+    class Built(Message):
+        """All its widgets are there."""
+
     def compose(self) -> ComposeResult:
         yield Line(f"too small: at least {LEAST[0]}×{LEAST[1]}", id="too-small")
         with Rows(id="whole"):
@@ -64,6 +68,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.prompt.focus()
+        self.post_message(self.Built())
 
     @property
     def conversation(self) -> Conversation:

@@ -1,6 +1,6 @@
 """The prompt: several lines, paste, history, keys of its own. Says by messages what the user wants; knows no engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,6 +51,12 @@ class Prompt(TextArea):
         self._past: list[str] = []
         self._at = 0  # place in the past; its length is the present
         self._draft = ""
+        self.use_keys({})
+
+    def use_keys(self, keymap: Mapping[str, str]) -> None:
+        """The user's own keys, by the names of bindings."""
+        own = [binding for binding in self.BINDINGS if isinstance(binding, Binding) and binding.id]
+        self._actions = {key: binding.action for binding in own for key in keymap.get(binding.id or "", binding.key).split(",")}
 
     def remember(self, prompts: list[str]) -> None:
         """What was said before, oldest first."""
@@ -113,11 +119,10 @@ class Prompt(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         """Keys with a meaning here come in their turn: after what was typed before them, however fast, and before TextArea's own."""
-        active = self.screen.active_bindings.get(event.key)  # the user's own keys are in there
-        if active is not None and active.node is self and active.binding.id in OWN:
+        if action := self._actions.get(event.key):
             event.stop()
             event.prevent_default()
-            await self.run_action(active.binding.action)
+            await self.run_action(action)
 
     def _on_paste(self, event: events.Paste) -> None:  # type: ignore[override]  # runs before TextArea's own, which is then left out
         event.prevent_default()
@@ -126,6 +131,3 @@ class Prompt(TextArea):
         self.move_cursor(self.replace(text, *self.selection).end_location)
         if len(text) >= LARGE:
             self.post_message(self.Pasted(text.count("\n") + 1, len(text)))
-
-
-OWN = {binding.id for binding in Prompt.BINDINGS if isinstance(binding, Binding)}

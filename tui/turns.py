@@ -55,12 +55,6 @@ class Turn(Vertical, can_focus=True):
         turn: "Turn"
         what: str
 
-    @dataclass
-    class Typed(Message):
-        """A character that means nothing here: the user has begun to write."""
-
-        character: str
-
     def __init__(self, number: int, source: str, key: Any = None) -> None:
         super().__init__()
         self.number = number
@@ -69,10 +63,13 @@ class Turn(Vertical, can_focus=True):
         self._writing = False
 
     def on_key(self, event: events.Key) -> None:
-        if event.is_printable and event.character and (self._writing or event.key not in self.screen.active_bindings):
-            self._writing = True  # the rest of a burst comes here too, before the focus has moved
+        """A character that means nothing here: the user has begun to write. It goes to the prompt, and so does the rest of a burst."""
+        if self._writing or (event.is_printable and event.key not in self.screen.active_bindings):
+            self._writing = True
             event.stop()
-            self.post_message(self.Typed(event.character))
+            prompt = self.screen.query_one("#prompt")
+            prompt.focus()
+            prompt.post_message(event)
 
     def on_focus(self) -> None:
         self._writing = False

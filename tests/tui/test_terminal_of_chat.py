@@ -135,10 +135,12 @@ def test_killed_in_mid_reply_it_is_offered_again(tmp_path: Path) -> None:
         terminal.close()
 
 
-def test_typed_faster_than_drawn_every_key_counts(terminal: InTerminal) -> None:
-    """Text and enter in one burst: the message that is sent is the whole of it."""
+@pytest.mark.parametrize("first", [b"", b"\t"])
+def test_typed_faster_than_drawn_every_key_counts(terminal: InTerminal, first: bytes) -> None:
+    """Text and enter in one burst: the message that is sent is the whole of it, even where a message was selected (tab) just before."""
     terminal.until(b"END")
-    terminal.type(b"one burst of text that ends with enter\r")
+    terminal.until(b"ready")
+    terminal.type(first + b"one burst of text that ends with enter\r")
     terminal.until(b"dog")
     terminal.type(b"\x11")
     assert terminal.ended() == 0
