@@ -105,6 +105,8 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
         terminal.json({**report(done), "output": sink.name})
     if request.stats:
         terminal.error(stats_line(done, sink.name, terminal.dot))
+    elif not done.exact:
+        terminal.notice(f"This speech is approximate ({approximate(done)}).")
     for fault in done.faults:
         terminal.error(f"mlxspec: {fault}: try another --seed.")
     if done.interrupted or cancel.is_set():
@@ -280,6 +282,12 @@ def report(done: "Spoken") -> dict[str, Any]:
     }
 
 
+def approximate(done: "Spoken") -> str:
+    """How far from exact, in a few words."""
+    mirror = done.stats["mirror"] or {"mean_group_size": 1.0, "within_group_distance": 0.0}
+    return f"groups of {mirror['mean_group_size']:.1f}, {mirror['within_group_distance']:.2f} apart inside"
+
+
 def stats_line(done: "Spoken", name: str, dot: str) -> str:
     """``out.wav · 2.4 s of sound · 0.41 s a second · first sound after 0.20 s · 2.31 tokens/round · redrafter, coupled, seed 7``."""
     stats = done.stats
@@ -291,8 +299,7 @@ def stats_line(done: "Spoken", name: str, dot: str) -> str:
     if stats["drafted"]:
         parts.append(f"accepted {stats['accepted']}/{stats['drafted']}")
     if not done.exact:
-        mirror = stats["mirror"] or {"mean_group_size": 1.0, "within_group_distance": 0.0}
-        parts.append(f"approximate: groups of {mirror['mean_group_size']:.1f}, {mirror['within_group_distance']:.2f} apart inside")
+        parts.append(f"approximate: {approximate(done)}")
     parts.append(f"{done.drafter}, {done.accept}, seed {done.seed}")
     if done.interrupted:
         parts.append("interrupted")

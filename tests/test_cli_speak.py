@@ -160,6 +160,8 @@ def test_approximate_speech_says_so(voice: str, capsys: pytest.CaptureFixture[st
     found = json.loads(out)
     assert (found["accept"], found["exact"]) == ("mirror", False) and found["stats"]["mirror"]["mean_group_size"] > 1
     assert "approximate: groups of" in err and "apart inside" in err
+    run(*argv, "--no-stats")
+    assert "This speech is approximate (groups of" in capsys.readouterr().err
 
 
 # ---- What is wrong -----------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The ReDrafter drafter: its beams against a search written out in NumPy, its tree, its noise, its context, and the text it must not change."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -413,3 +414,11 @@ def test_a_drafter_for_another_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d" / "model.safetensors").write_bytes(b"")
     with pytest.raises(DrafterError, match="damaged or cut short"):
         RecurrentDrafter.load(tmp_path / "d", tiny_model(), VOCAB)
+
+
+def test_a_trimmed_vocabulary_crosses_threads() -> None:
+    """Made in one thread and read in another, as a chat on a screen or a speaking voice does: MLX arrays must be evaluated for that."""
+    network = ReDrafter(ReDrafterArgs(16, 100, 32, 1, True, 40), d2t=range(60, 100))
+    vocabulary = module.Vocabulary(network, 90)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: vocabulary.gather(mx.array(range(90))).tolist()).result() == list(range(60, 90))

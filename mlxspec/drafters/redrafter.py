@@ -126,6 +126,7 @@ class Vocabulary:
             if max(ids) >= size:
                 self.kept = mx.array([column for column, token in enumerate(ids) if token < size], mx.int32)
                 self.ids = self.ids[self.kept]
+                mx.eval(self.ids)  # another thread may draft with it, and arrays cross threads evaluated
 
     def cut(self, logits: mx.array) -> mx.array:
         """The columns that count."""
