@@ -421,4 +421,4 @@ def test_a_trimmed_vocabulary_crosses_threads() -> None:
     network = ReDrafter(ReDrafterArgs(16, 100, 32, 1, True, 40), d2t=range(60, 100))
     vocabulary = module.Vocabulary(network, 90)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: vocabulary.gather(mx.array(range(90))).tolist()).result() == list(range(60, 90))
+        assert pool.submit(lambda: vocabulary.gather(mx.array(list(range(90)))).tolist()).result() == list(range(60, 90))
