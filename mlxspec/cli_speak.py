@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxspec import config, prompts
 from mlxspec.arguments import Parser
-from mlxspec.cli_generate import INCOMPLETE, INTERRUPTED, conflicts, interruptible
+from mlxspec.cli_generate import INCOMPLETE, INTERRUPTED, conflicts, incomplete, interruptible
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options, names
 from mlxspec.terminal import Terminal, one_line
@@ -83,6 +83,8 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
         stack.enter_context(terminal.stdout_guarded())
         loading = {name: getattr(request.options, name) for name in FROM_CONFIG}
         voice = load_voice(request.voice, drafter=request.options.drafter, say=terminal.notice, **loading)
+        if request.options.require_spec and voice.speculation == "off":
+            raise incomplete(f"Speculation is off ({voice.reason}) and --require-spec asks for it: give another --drafter.")
         cancel = stack.enter_context(interruptible())
         early = request.output in (None, "-")  # a file can wait for a second try, an ear cannot
         events = stack.enter_context(closing(voice.stream(request.text, cancel=cancel, early=early, **request.reply)))

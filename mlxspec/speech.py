@@ -8,7 +8,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -193,6 +193,37 @@ class Voice:
         policy, sampler = self._rule(settings)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         return self._run(text, segments, settings, policy, sampler, seed, _Linked(cancel or threading.Event()))
+
+    def play(self, text: str, *, cancel: threading.Event | None = None, on: Callable[[SpeechEvent], None] | None = None, **options: Any) -> Spoken:
+        """Say it aloud, and return when it has been heard; ``on`` is told of every event as it comes, ``cancel`` silences at once.
+
+        Raises MlxspecError where nothing can play. Options as for ``stream``.
+        """
+        from mlxspec.audio.playback import open_player
+
+        cancel = cancel or threading.Event()
+        events = self.stream(text, cancel=cancel, **options)
+        try:
+            player = open_player(self.sample_rate)
+        except AudioError as error:
+            raise MlxspecError(str(error)) from error
+        spoken: Spoken | None = None
+        try:
+            for event in events:
+                if on is not None:
+                    on(event)
+                if isinstance(event, Audio) and not cancel.is_set():
+                    player.write(event.samples)
+                elif isinstance(event, Spoken):
+                    spoken = event
+            player.finish(cancel)
+        except BaseException:
+            player.stop()
+            raise
+        finally:
+            events.close()
+        assert spoken is not None
+        return spoken
 
     def labels(self, settings: SpeechOptions) -> Labels:
         """The groups that the mirror mode is to use: the voice's own choice but for what is asked for."""

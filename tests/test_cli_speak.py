@@ -186,6 +186,7 @@ def test_approximate_speech_says_so(voice: str, capsys: pytest.CaptureFixture[st
         ([HELLO, "--drafter", "nobody"], 2, "--drafter nobody"),
         ([HELLO, "--drafter", "redrafter"], 1, "No redrafter drafter comes with"),
         ([HELLO, "--tempo", "2"], 2, "--tempo"),
+        ([HELLO, "--drafter", "none", "--require-spec"], 3, "--require-spec asks for it"),
     ],
 )
 def test_one_line_and_no_file(

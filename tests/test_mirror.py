@@ -16,10 +16,12 @@ from mlxspec.audio.groups import Groups
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import NoDrafter
 from mlxspec.drafters.lookup import LookupDrafter
+from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.events import Step as Round
 from mlxspec.labels import Labels, MirrorSampler, distance
+from mlxspec.models.redrafter import ReDrafter, ReDrafterArgs
 from mlxspec.proposal import Proposal, Verdict
 from mlxspec.sampling import Context, Sampler
 from mlxspec.target import Target
@@ -374,6 +376,27 @@ def test_offers_begin_with_the_draw_and_name_each_group_once() -> None:
         bare = mx.full((3, V), -mx.inf)
         bare[:, columns] = scores[:, columns]
         assert mx.array_equal(some, sampler.perturb(bare, 9)[:, columns])
+
+
+def test_a_redrafter_offers_the_groups_its_network_would_name() -> None:
+    """It knows nothing of groups: its beams are the top of what the sampler gives it."""
+    mx.random.seed(3)
+    network = ReDrafter(ReDrafterArgs(8, V, 16, 1))
+    table = mx.random.normal((V, 8))
+    drafter = RecurrentDrafter(network, lambda tokens: table[tokens])
+    drafter.worth = 0.0
+    for seed in range(20):
+        sampler = MirrorSampler(LABELS, V, temperature=1.0, seed=seed)
+        drafter.begin(HISTORY, {"last": mx.random.normal((1, 8))}, 0)
+        proposal = drafter.propose(HISTORY[-1], 2, sampler.at(HISTORY, width=3, rows=12))
+        state = network.step(table[mx.array([HISTORY[-1]])])
+        leading = sampler.perturb(network.logits(drafter.hidden, state), len(HISTORY))[0]
+        order = mx.argsort(-leading)[:3].tolist()
+        first = [token for token, parent in zip(proposal.tokens, proposal.parents, strict=True) if parent < 0]
+        assert set(first) == {token for token in order if leading[token].item() > -mx.inf}
+        logits = mx.array(TARGET[[HISTORY[-1], *proposal.tokens]], mx.float32)
+        verdict = Mirror(LABELS)(proposal, logits, sampler.at(HISTORY))
+        assert len(verdict.note) == len(verdict.path) + 1
 
 
 def test_masses_of_labels_are_the_same_in_both_places() -> None:

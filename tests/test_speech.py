@@ -12,6 +12,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxspec.audio import playback
+from mlxspec.audio.errors import AudioError
 from mlxspec.audio.joins import PAUSE
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, MlxspecError, ModelError, UsageError
@@ -326,6 +328,48 @@ def test_memory_is_flat_over_fifty_segments() -> None:
             held.append(mx.get_active_memory())
     assert len(held) == 50
     assert max(held[10:]) <= 1.05 * max(held[:10]) + 100_000
+
+
+class Player:
+    """Remembers what it is given; the second one does not open."""
+
+    def __init__(self) -> None:
+        self.parts, self.calls, self.underruns = list[np.ndarray](), list[str](), 0
+
+    def write(self, samples: np.ndarray) -> None:
+        self.parts.append(samples)
+
+    def finish(self, cancel: threading.Event) -> None:
+        self.calls.append("cancelled" if cancel.is_set() else "finished")
+
+    def stop(self) -> None:
+        self.calls.append("stopped")
+
+
+def test_playing_is_streaming_to_a_player(monkeypatch: pytest.MonkeyPatch) -> None:
+    players = [Player(), Player(), Player()]
+    left = iter(players)
+    monkeypatch.setattr(playback, "open_player", lambda rate: next(left))
+    voice, cancel, told = markov_voice(), threading.Event(), list[Any]()
+    spoken = voice.play(TEXT, seed=7, on=told.append)
+    assert np.array_equal(np.concatenate(players[0].parts), markov_voice().speak(TEXT, seed=7).samples)
+    assert players[0].calls == ["finished"] and told[-1] is spoken and isinstance(told[0], Sentence)
+    assert voice.play(TEXT * 9, seed=7, cancel=cancel, on=lambda event: cancel.set()).interrupted
+    assert players[1].calls == ["cancelled"] and not players[1].parts
+
+    def wrong(event: Any) -> None:
+        raise ValueError("a listener's own fault")
+
+    with pytest.raises(ValueError, match="own fault"):
+        voice.play(TEXT, on=wrong)
+    assert players[2].calls == ["stopped"] and voice.speak(TEXT, seed=7).spoken.samples  # and the voice is free again
+
+    def none(rate: int) -> Player:
+        raise AudioError("No sound device can play (none): write a file.")
+
+    monkeypatch.setattr(playback, "open_player", none)
+    with pytest.raises(MlxspecError, match="No sound device"):
+        voice.play(TEXT)
 
 
 # ---- From a folder -----------------------------------------------------------------------------------------------------------------------
