@@ -97,6 +97,8 @@ class Mirror:
             noise = context.sampler.noise
             place = context.position + len(path)
             label, said = self.labels.draw(scores, noise(place, "label"), noise(place, "target"))
+            if not len(proposal):
+                said = whole(context.first(logits))  # the same draw; where a step was started ahead on it, it must be that very token
             child, apart = proposal.child(row, said), 0.0
             alike = child is None
             if alike:

@@ -8,13 +8,11 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
@@ -22,7 +20,6 @@ from mlxspec.accept import POLICIES, Mirror, Pcg, Policy
 from mlxspec.audio.codec import Codec, NeuralCodec
 from mlxspec.audio.errors import AudioError
 from mlxspec.audio.groups import Size
-from mlxspec.audio.joins import Joins
 from mlxspec.audio.text import FrontEnd, Segment
 from mlxspec.choose import OwnDrafter, check_name, choose_drafter
 from mlxspec.cost import CostCurve, measured
@@ -35,23 +32,17 @@ from mlxspec.labels import Labels, MirrorSampler
 from mlxspec.loading import Loaded, Say, load_model
 from mlxspec.options import Options, option
 from mlxspec.pipeline import pipeline
-from mlxspec.sampling import Sampler, mix
+from mlxspec.sampling import Sampler
+from mlxspec.speech_stages import Interrupted, Linked, Task, Wrong, drawn, sounded
 from mlxspec.speech_stats import LabelLog, together
 from mlxspec.stats import Stats
 from mlxspec.target import Target
-from mlxspec.utterance import Outcome, Piece, Speaking, utterance
+from mlxspec.utterance import Speaking
 from mlxspec.voice_groups import voice_groups
 from mlxspec.voices import VoiceFiles, find_voice
 
 CERTAIN = 1.2  # seconds of repeated tokens that leave no doubt
 LEAD = 0.5  # seconds of silence around a segment, at most
-SILENT = 1e-3  # a segment no louder than this came out silent
-FAULTS = {
-    "overrun": "never came to its end and was cut",
-    "loop": "went round in circles and was cut",
-    "empty": "came out empty",
-    "silent": "came out silent",
-}
 MLX_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size")
 
 
@@ -107,26 +98,6 @@ class Speech:
 
         with SoundFile(path, self.sample_rate) as file:
             file.write(self.samples)
-
-
-class _Linked(threading.Event):
-    """Set when it is, or when the user's own event is; ending a speech sets this one, and leaves the user's alone."""
-
-    def __init__(self, theirs: threading.Event) -> None:
-        super().__init__()
-        self._theirs = theirs
-
-    def is_set(self) -> bool:
-        return super().is_set() or self._theirs.is_set()
-
-
-@contextmanager
-def _settled() -> Iterator[None]:
-    """Wait for what was started, so that nothing is under way when the voice is free again."""
-    try:
-        yield
-    finally:
-        mx.synchronize()
 
 
 class Voice:
@@ -192,7 +163,7 @@ class Voice:
         segments = self._segments(text)
         policy, sampler = self._rule(settings)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
-        return self._run(text, segments, settings, policy, sampler, seed, _Linked(cancel or threading.Event()))
+        return self._run(text, segments, settings, policy, sampler, seed, Linked(cancel or threading.Event()))
 
     def play(self, text: str, *, cancel: threading.Event | None = None, on: Callable[[SpeechEvent], None] | None = None, **options: Any) -> Spoken:
         """Say it aloud, and return when it has been heard; ``on`` is told of every event as it comes, ``cancel`` silences at once.
@@ -261,49 +232,17 @@ class Voice:
         certain = round(CERTAIN * self.tokens_per_second)
         speaking = Speaking(self.target, drafter, policy, sampler, limits, self.layout.end, self.layout.tokens_per_frame, certain)
 
-        def draw() -> Iterator[Any]:
-            """The speech model's thread: segments, the tokens of each, how each ended."""
-            with _settled():
-                for index, segment in enumerate(segments):
-                    yield segment, index
-                    expected = round(len(segment.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second)
-                    prompt = self.layout.prompt(segment.symbols)
-                    with closing(utterance(speaking, prompt, expected, mix(seed, index), stats, settings.early)) as pieces:
-                        outcome = yield from self._frames(pieces, log)
-                    yield outcome
-                    if outcome.interrupted:
-                        return
-
-        def sound(line: Iterator[Any]) -> Iterator[Any]:
-            """The codec's thread: frames to samples, segment by segment."""
-            joins = Joins(self.sample_rate)
-            with _settled():
-                for item in line:
-                    if isinstance(item, tuple):
-                        segment, index = item
-                        stream = self.codec.stream()
-                        yield Sentence(segment.text, index, len(segments))
-                        yield joins.begin()
-                    elif isinstance(item, Outcome):
-                        yield joins.push(stream.flush())
-                        yield joins.end()
-                        fault = item.fault or ("silent" if joins.loudest < SILENT and not item.interrupted else None)
-                        if fault is not None:
-                            yield f"{segment.text!r:.60} (sentence {index + 1} of {len(segments)}) {FAULTS[fault]}"
-                        if item.interrupted:
-                            yield True
-                    else:
-                        yield joins.push(stream.push(item))
-
-        samples, first, faults, interrupted = 0, None, [], False
-        line = pipeline(draw, [sound], cancel, room=64)
+        expected = [round(len(one.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second) for one in segments]
+        task = Task(segments, expected, self.layout, seed, settings.early)
+        samples, first, faults, interrupted = 0, None, list[str](), False
+        line = pipeline(lambda: drawn(task, speaking, stats, log), [lambda items: sounded(items, self.codec, task)], cancel, room=64)
         try:
             for item in line:
                 if isinstance(item, Sentence):
                     yield item
-                elif isinstance(item, str):
-                    faults.append(item)
-                elif isinstance(item, bool):
+                elif isinstance(item, Wrong):
+                    faults.append(item.text)
+                elif isinstance(item, Interrupted):
                     interrupted = True
                 elif len(item):
                     first = time.perf_counter() - started if first is None else first
@@ -323,19 +262,6 @@ class Voice:
         finally:
             line.close()
             self._speaking.release()
-
-    def _frames(self, pieces: Generator[Piece, None, Outcome], log: LabelLog) -> Generator[np.ndarray, None, Outcome]:
-        """The codes of a segment's tokens as they become final, and how it ended."""
-        while True:
-            try:
-                piece = next(pieces)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
-            if piece.step is not None and piece.step.note is not None:
-                log.add(piece.step.note[: len(piece.step.tokens)])
-            if piece.tokens:
-                yield self.layout.frames(piece.tokens)
 
     def _segments(self, text: str) -> list[Segment]:
         if not isinstance(text, str):
