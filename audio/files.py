@@ -3,6 +3,7 @@
 A file appears under its name once it is whole; where nothing was written because something failed, none is left behind.
 """
 
+import math
 import os
 import struct
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from mlxspec.audio.errors import AudioError
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".ogg": ("OGG", "VORBIS")}
+REACH = 24  # samples of the slower rate that resampling looks at, each way
 UNKNOWN = 0x7FFFFFFF  # bytes to come, where a header cannot be gone back to
 
 
@@ -109,22 +111,22 @@ def read_sound(path: str | Path, sample_rate: int) -> np.ndarray:
 
 
 def resampled(sound: np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """Sound at another sample rate: sinc interpolation below the lower of the two Nyquist frequencies, in blocks."""
+    """Sound at another sample rate: a windowed sinc below the lower of the two Nyquist frequencies, one filter for each place between samples."""
     if rate == wanted or not len(sound):
         return np.asarray(sound, np.float32)
-    ratio, reach = wanted / rate, 24
-    cutoff = 0.97 * min(1.0, ratio)
-    span = int(np.ceil(reach / cutoff))
-    count = round(len(sound) * ratio)
-    padded = np.pad(np.asarray(sound, np.float64), span)
-    out = np.empty(count, np.float32)
-    taps = np.arange(-span + 1, span + 1)
-    for start in range(0, count, 4096):
-        places = np.arange(start, min(start + 4096, count)) / ratio
-        whole = np.floor(places).astype(int)
-        distance = places[:, None] - whole[:, None] - taps
+    common = math.gcd(rate, wanted)
+    step, phases = rate // common, wanted // common
+    cutoff = 0.97 * min(1.0, wanted / rate)
+    span = math.ceil(REACH / cutoff)
+    out = np.empty(round(len(sound) * wanted / rate), np.float32)
+    padded = np.pad(np.asarray(sound, np.float32), (span, span + step + 1))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * span)
+    for phase in range(phases):  # the outputs phase, phase + phases, ... lie at the same place between samples
+        whole, part = divmod(phase * step, phases)
+        distance = part / phases - np.arange(-span + 1, span + 1)
         weights = cutoff * np.sinc(cutoff * distance) * (0.5 + 0.5 * np.cos(np.pi * np.clip(distance / span, -1, 1)))
-        out[start : start + len(places)] = (padded[whole[:, None] + taps + span] * weights).sum(axis=1)
+        count = len(out[phase::phases])
+        out[phase::phases] = windows[whole + 1 :: step][:count] @ weights.astype(np.float32)
     return out
 
 

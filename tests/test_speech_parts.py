@@ -215,6 +215,9 @@ def test_reading_resamples() -> None:
     assert len(low) == 16000
     assert np.abs(low[200:-200] - np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000)[200:-200]).max() < 0.01
     assert np.abs(high[200:-200]).max() < 0.02
+    for rate, length in ((44100, 4411), (8000, 801), (22050, 1), (48000, 7)):
+        assert len(resampled(np.ones(length, np.float32), rate, 16000)) == round(length * 16000 / rate)
+    assert np.abs(resampled(np.ones(44100, np.float32), 44100, 16000)[100:-100] - 1).max() < 0.01
     with pytest.raises(AudioError, match="cannot be read as sound"):
         read_sound("/nowhere.wav", 16000)
 

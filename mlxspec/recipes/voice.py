@@ -60,17 +60,20 @@ class VoiceTask:
         self.codec: Path | None = None
         self.config: dict[str, Any] = {}
         self.sampling: dict[str, Any] = {}
+        self._epoch, self._order, self._starts = -1, list[int](), np.zeros(0, int)
 
     def chosen(self, step: int) -> list[Spoken]:
         """The batch of a step: each epoch shuffles anew; sentences of a batch are of like length."""
         batches = max(1, len(self.corpus) // self.batch)
         epoch, place = divmod(step, batches)
-        rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.corpus))
-        pools = [sorted(order[i : i + POOL * self.batch], key=self._length) for i in range(0, len(order), POOL * self.batch)]
-        flat = [i for pool in pools for i in pool]
-        starts = rng.permutation(batches) * self.batch
-        return [self.corpus[i] for i in flat[starts[place] : starts[place] + self.batch]]
+        if self._epoch != epoch:
+            rng = np.random.default_rng([self.seed, epoch])
+            order = rng.permutation(len(self.corpus))
+            pools = [sorted(order[i : i + POOL * self.batch], key=self._length) for i in range(0, len(order), POOL * self.batch)]
+            self._order = [int(i) for pool in pools for i in pool]
+            self._starts = rng.permutation(batches) * self.batch
+            self._epoch = epoch
+        return [self.corpus[i] for i in self._order[self._starts[place] : self._starts[place] + self.batch]]
 
     def loss(self, step: int, steps: int) -> tuple[mx.array, Any]:
         whole = self.chosen(step)
