@@ -7,7 +7,6 @@ leans on the text. What comes out is a voice's folder, with prompts for the trai
 import argparse
 import hashlib
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,8 @@ from mlxspec.audio.layout import Layout
 from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.models.codec import load as load_codec
+from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.sounds import WATCHED, Sounds, open_sounds
@@ -94,7 +95,7 @@ class VoiceTask:
         return {"watched": total / len(self.watched)}
 
     def save(self, record: Mapping[str, Any]) -> None:
-        """A voice's folder: the model in float16, the codec, what ties them together, and prompts for drafters."""
+        """A voice's folder: the model and the codec in float16, what ties them together; beside it prompts for drafters."""
         assert self.voice is not None and self.codec is not None
         folder = self.voice.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,10 +106,8 @@ class VoiceTask:
         (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
         (folder / "generation_config.json").write_text(json.dumps(self.sampling, indent=1) + "\n")
         write_voice(folder, replace(self.voice, card=dict(record)))
-        if self.codec.resolve() != (folder / "codec").resolve():
-            (folder / "codec").mkdir(exist_ok=True)
-            for name in ("config.json", "model.safetensors"):
-                shutil.copyfile(self.codec / name, folder / "codec" / name)
+        card = json.loads((self.codec / "config.json").read_text("utf-8")).get("trained", {})
+        save_codec(folder / "codec", load_codec(self.codec), {"trained": card}, mx.float16)
         named = {i: symbol for symbol, i in self.layout.symbols.items()}
         prompts = (json.dumps({"prompt": as_words([named[i] for i in one.text])}, ensure_ascii=False) for one in self.corpus)
         (work_folder(folder) / "prompts.jsonl").write_text("\n".join(prompts) + "\n", "utf-8")
