@@ -92,14 +92,14 @@ class ChatApp(App[int]):
             asyncio.get_running_loop().remove_signal_handler(number)
 
     @on(ChatScreen.Built)
-    async def begin(self) -> None:
+    def begin(self) -> None:
         """The screen is there: say hello, and start the loop."""
         self.screen_of_chat.conversation.welcome(words.WELCOME)
         self.screen_of_chat.prompt.use_keys(self.own_keys)
         self.screen_of_chat.prompt.remember(self.history.prompts())
         for complaint in self.complaints:
             self.tell(complaint)
-        await self._tick()
+        self.set_timer(OFTEN, self._tick)  # the first picture comes before the engine's imports
 
     async def _tick(self) -> None:
         """Take in what happened, draw it, and come again: the later, the more of the processor it took."""

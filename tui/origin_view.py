@@ -21,11 +21,15 @@ def by_origin(said: Said) -> Content | None:
     for span in spans(said.pieces, said.spelling):
         text = clean(span.text)
         if span.origin == "rejected":
-            blank = text[: len(text) - len(text.lstrip())]
-            parts += [Content(blank), Content(f"~{text.strip() or '␣'}~").stylize(STYLES["rejected"])]
+            parts += [Content(" " * text.startswith(" ")), Content(f"~{visible(text)}~").stylize(STYLES["rejected"])]
         else:
             parts.append(Content(text).stylize(STYLES[span.origin]) if STYLES[span.origin] else Content(text))
     return Content("").join(parts)
+
+
+def visible(text: str) -> str:
+    """A rejected draft on one line: line ends and lone blanks can be seen."""
+    return text.replace("\n", "⏎").replace("\t", "⇥").strip(" ") or "␣"
 
 
 def tree_of(step: Step, said: Said, number: int) -> Content:
