@@ -16,7 +16,7 @@ def main(folder: str, reply: str) -> int:
     talk = Talk(Worker(loader, release=lambda: None).start(), Store(Path(folder) / "sessions"), {"seed": 1})
     talk.load("fake", "auto")
     loader.gate.open()
-    while not talk.ready:
+    while talk.baseline is None:
         talk.worker.wait(0.1)
         talk.feed()
     loader.engines[0].script.append(reply.encode().decode("unicode_escape"))
