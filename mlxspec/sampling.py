@@ -98,7 +98,7 @@ class Sampler:
         return self._noise[key]
 
     def perturb(self, scores: mx.array, position: int, ids: mx.array | None = None) -> mx.array:
-        """Scores plus the target's noise: the target says their argmax, a coupled drafter offers their top. ``ids``: the columns' tokens, if not all."""
+        """Scores plus the target's noise: the target says their argmax, a coupled drafter offers their top. ``ids``: the columns' tokens."""
         noise = self.noise(position, "target")
         return scores + noise if ids is None or isinstance(noise, float) else scores + noise[ids]
 
