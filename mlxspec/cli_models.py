@@ -23,7 +23,8 @@ def parsed(verb: str, description: str, argv: list[str]) -> bool:
 
 def models(argv: list[str], terminal: Terminal) -> int:
     """The verb ``models``."""
-    as_json = parsed("models", "List the built-in models, the drafters that come with them, and the models in the hub's cache that can be loaded.", argv)
+    what = "List the built-in models, the drafters that come with them, and the models in the hub's cache that can be loaded."
+    as_json = parsed("models", what, argv)
     found = built_in() + with_the_package() + in_hub_cache()
     if as_json:
         terminal.json({"models": found})
@@ -55,7 +56,8 @@ def with_the_package() -> list[dict[str, Any]]:
     rows = []
     for kind, folder, record in trained_drafters():
         held = sum(file.stat().st_size for file in folder.iterdir())
-        row = {"name": f"{kind}:{record.get('target')}", "kind": f"drafter ({kind})", "size_bytes": held, "source": f"mlxspec, for {record.get('target')}"}
+        target = record.get("target")
+        row = {"name": f"{kind}:{target}", "kind": f"drafter ({kind})", "size_bytes": held, "source": f"mlxspec, for {target}"}
         rows.append({**row, "cached": True, "path": str(folder), "figures": record.get("figures", {})})
     return rows
 
