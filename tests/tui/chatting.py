@@ -76,12 +76,12 @@ class Chatting:
 
 @asynccontextmanager
 async def chatting(
-    folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), **app: Any
+    folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), store: Store | None = None, **app: Any
 ) -> AsyncIterator[Chatting]:
     """A chat in a folder; ``said`` are replies that the engine gives first."""
     loader = Loader()
     worker = Worker(loader, release=lambda: None, list_offers=list_offers).start()
-    store = Store(folder / "sessions")
+    store = store or Store(folder / "sessions")
     talk = Talk(worker, store, {"seed": 1})
     if load:
         talk.load("fake", "auto")
