@@ -21,6 +21,7 @@ class Line(Static):
         """Show this text."""
         text = clean(text)
         if text != self._text:
-            same_shape = text.count("\n") == self._text.count("\n") and bool(text) == bool(self._text)
+            before, now = self._text.split("\n"), text.split("\n")
+            fits = max(map(len, (*before, *now))) <= self.size.width
             self._text = text
-            self.update(Content(text), layout=not same_shape or len(text) > self.size.width > 0)
+            self.update(Content(text), layout=not fits or len(before) != len(now) or not text)
