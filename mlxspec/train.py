@@ -22,7 +22,7 @@ from mlxspec.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, r
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading import Loaded, load_model
 from mlxspec.options import Options
-from mlxspec.train_card import model_card
+from mlxspec.train_card import FOREIGN, model_card
 from mlxspec.train_data import TrainingText
 from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, read_checkpoint, replace_text
 from mlxspec.train_read import read_lines, store_lines
@@ -70,7 +70,7 @@ class TrainOptions:
             raise UsageError("--minutes and --steps exclude each other: give one of them.")
         if self.labels not in ("soft", "hard"):
             raise UsageError(f"--labels {self.labels} is unknown: give soft or hard.")
-        foreign = ("exit_dim", "draft_vocab", "draft_steps") if self.kind == "small" else ("hidden_size",)
+        foreign = FOREIGN[self.kind]
         default = {item.name: item.default for item in fields(self)}
         for name in foreign:
             if getattr(self, name) != default[name]:

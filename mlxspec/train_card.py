@@ -8,6 +8,7 @@ WHAT = {
     "small": "A small Llama over the target's whole vocabulary, for classical speculative decoding; an ordinary mlx-lm folder.",
 }
 ASIDE = ("model", "kind", "text_batch", "minutes", "steps")
+FOREIGN = {"small": ("exit_dim", "draft_vocab", "draft_steps"), "redrafter": ("hidden_size",)}  # options of the other kind
 NAMES = {"start": "from"}
 
 
@@ -16,7 +17,7 @@ def command(about: Mapping[str, Any]) -> str:
     options = about["options"]
     words = [f"mlxspec train {about['kind']} --model {options['model']}"]
     for name, value in options.items():
-        if name not in ASIDE and value is not None:
+        if name not in (*ASIDE, *FOREIGN[about["kind"]]) and value is not None:
             words.append(f"--{NAMES.get(name, name).replace('_', '-')} {value}")
     return " ".join([*words, f"--steps {about['course']['steps']}", "--out DIR"])
 

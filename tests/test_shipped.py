@@ -1,0 +1,45 @@
+"""What ships: trained drafters of a known target, small enough, whole, with a card that says how to make them again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+
+from mlxspec.choose import trained_drafters
+from mlxspec.cli_models import with_the_package
+from mlxspec.fetch import BUILT_IN
+from mlxspec.models.redrafter import load
+
+SHIPPED = trained_drafters()
+
+
+def test_a_redrafter_comes_with_the_default_model() -> None:
+    assert ("redrafter", "smollm2-135m") in {(kind, record["target"]) for kind, _, record in SHIPPED}
+    assert {row["name"] for row in with_the_package()} == {f"{kind}:{record['target']}" for kind, _, record in SHIPPED}
+
+
+@pytest.mark.parametrize(("kind", "folder", "record"), SHIPPED, ids=[folder.name for _, folder, _ in SHIPPED])
+def test_it_is_small_whole_and_of_a_target_we_know(kind: str, folder: Path, record: dict[str, Any]) -> None:
+    target = record["target"]
+    assert folder.name == f"{target}-{kind}"
+    assert record["target_digest"] == BUILT_IN[target].sha256
+    assert record["complete"] is True and record["figures"]["tokens_per_round"] > 1.5
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 20_000_000
+    assert sorted(file.name for file in folder.iterdir())[:3] == ["README.md", "config.json", "model.safetensors"]
+    card = (folder / "README.md").read_text("utf-8")
+    assert f"mlxspec train {kind} --model {target} " in card and f"--steps {record['course']['steps']} " in card and "sha256" in card
+
+
+def test_the_redrafters_numbers_are_numbers() -> None:
+    for kind, folder, _ in SHIPPED:
+        if kind == "redrafter":
+            network = load(folder)
+            weights: Any = network.parameters()  # type: ignore[no-untyped-call]
+            arrays: Any = tree_flatten(weights)
+            assert all(bool(mx.isfinite(array).all()) for _, array in arrays)
+            ids: Any = network.d2t.tolist() if network.d2t is not None else []
+            assert ids == sorted(set(ids)) and all(0 <= token < network.args.vocab_size for token in ids)
+            assert json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"] == network.args.vocab_size
