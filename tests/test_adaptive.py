@@ -148,6 +148,19 @@ def test_depth_follows_what_was_accepted() -> None:
     assert member.reach(8, 1.0, curve, 0) == 1
 
 
+def test_a_drafter_with_a_poor_record_is_asked_again() -> None:
+    """After 4 rounds, then 8, 16, 32 and 32; a record that promises more than the rest ends the waiting."""
+    member = Member(SmallDrafter(tiny_model()))
+    curve = CostCurve.flat()
+    plain = curve.seconds(1, 0)
+    member.learn(Proposal.chain((1, 2)), (), 2 * plain)
+    asked = [turn for turn in range(100) if not member.passed_over(0.0, 1 / plain, curve, 0)]
+    assert asked == [3, 11, 27, 59, 91]
+    for _ in range(60):
+        member.learn(Proposal.chain((1, 2)), (0, 1), 1.5 * plain)
+    assert [member.passed_over(0.0, 1 / plain, curve, 0) for _ in range(3)] == [False] * 3 and member.patience == 4
+
+
 def test_options_choose_between_fixed_adaptive_and_none() -> None:
     engine = tiny_engine("lookup")
     text = "one two one two one two one two one"

@@ -22,6 +22,7 @@ DEBT = 3.0  # plain forwards lost, in a sum that forgets, before a pause
 TRIAL = 1.2  # and in the trial that ends one
 FORGET = 0.98
 SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
+PATIENCE = 4, 32  # rounds for which a drafter with a poor record is passed over; each look that changes nothing doubles them
 NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
@@ -92,7 +93,7 @@ class AdaptiveDrafter:
         best, best_worth = Proposal(), 1 - pace * plain
         for i, member in enumerate(self.members):
             last = i == len(self.members) - 1
-            if last and len(self.members) > 1 and best_worth >= member.expected(pace, self.cost, context.position):
+            if last and len(self.members) > 1 and member.passed_over(best_worth, pace, self.cost, context.position):
                 break
             started = self.clock()
             offer = self.offers[i] = member.drafter.propose(token, member.reach(limit, pace, self.cost, context.position), context)
@@ -126,6 +127,7 @@ class Member:
         self.step = 0.0  # seconds of a step of drafting
         self.rows = 1.0  # rows offered a step
         self.emitted, self.seconds = 0.0, 0.0  # of its rounds, fading
+        self.waited, self.patience = 0, PATIENCE[0]
 
     def expected(self, pace: float, cost: CostCurve, context: int) -> float:
         """What a round of its own is worth: the tokens it gives less those that its time would give at the pace of late."""
@@ -133,6 +135,17 @@ class Member:
             return self.emitted - pace * self.seconds
         depth = len(self.survival)
         return 1 + sum(self.survival) - pace * (depth * self.step + cost.seconds(1 + depth, context))
+
+    def passed_over(self, worth: float, pace: float, cost: CostCurve, context: int) -> bool:
+        """Whether something else promises as much. A record ages while nobody asks: now and then the drafter is asked all the same."""
+        if worth < self.expected(pace, cost, context):
+            self.waited, self.patience = 0, PATIENCE[0]
+            return False
+        self.waited += 1
+        if self.waited < self.patience:
+            return True
+        self.waited, self.patience = 0, min(2 * self.patience, PATIENCE[1])
+        return False
 
     def reach(self, limit: int, pace: float, cost: CostCurve, context: int) -> int:
         """How far to draft: what was accepted at each depth against the time of a step and of its rows."""
