@@ -7,7 +7,7 @@ LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/openblas-pthread/l
 export LD_PRELOAD
 
 PROMPTS ?= prompts.jsonl
-BENCH ?= --drafters none,lookup --baselines mlx-lm --prompts $(PROMPTS)
+BENCH ?= --drafters none,lookup,redrafter,auto --baselines mlx-lm --prompts $(PROMPTS)
 
 .PHONY: check lint types size test bench format
 
