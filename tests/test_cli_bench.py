@@ -8,6 +8,7 @@ import pytest
 
 from mlxspec import bench as bench_module
 from mlxspec.bench import BenchOptions
+from mlxspec.choose import trained_drafters
 from mlxspec.cli import main
 from mlxspec.fetch import BUILT_IN
 from tests.fake_engine import failing, isolate
@@ -150,7 +151,7 @@ def test_models(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_models_without_a_hub_cache(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("huggingface_hub.scan_cache_dir", lambda: 1 / 0)
     assert main(["models"]) == 0
-    assert capsys.readouterr().out.count("\n") == 1 + len(BUILT_IN)
+    assert capsys.readouterr().out.count("\n") == 1 + len(BUILT_IN) + len(trained_drafters())
 
 
 def test_paths(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
