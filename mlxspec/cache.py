@@ -210,10 +210,10 @@ def states(cache: Sequence[Cache]) -> list[Any]:
 
 def restore(cache: Sequence[Cache], earlier: Sequence[Any], rows: int) -> bool:
     """Put earlier states back and drop the ``rows`` read since from the other layers; False where one of those cannot."""
-    parts = [part for layer in cache for part in parts(layer)]
-    recurrent = [part for part in parts if isinstance(part, StateCache)]
+    every = [part for layer in cache for part in parts(layer)]
+    recurrent = [part for part in every if isinstance(part, StateCache)]
     try:
-        keep_rows([part for part in parts if not isinstance(part, StateCache)], rows, ())
+        keep_rows([part for part in every if not isinstance(part, StateCache)], rows, ())
     except RollbackError:
         return False
     for part, state in zip(recurrent, earlier, strict=True):

@@ -57,6 +57,16 @@ def test_only_the_new_tokens_are_read_with_recurrent_layers_too() -> None:
     assert reply.stats["reused_tokens"] > 20
 
 
+@pytest.mark.parametrize("family", ["mamba", "qwen3_next", "falcon_h1"])
+def test_a_recurrent_model_replies_again_from_the_end_of_the_prompt(family: str) -> None:
+    """Its states go back to where the reply began, attention layers beside them too, and the other reply is that of a fresh start."""
+    chat = engine_of("lookup", family).chat(temperature=0, max_tokens=24)
+    first = chat.send("hello there")
+    again = last(chat.regenerate())
+    assert again.tokens == first.tokens
+    assert again.stats["reused_tokens"] == again.stats["prompt_tokens"] - 1
+
+
 def test_regenerate_edit_undo_and_going_on() -> None:
     chat = engine_of().chat(temperature=0, max_tokens=10)
     first = chat.send("hello there")
