@@ -7,7 +7,7 @@ from typing import Any
 from mlxspec import paths as places
 from mlxspec.arguments import Parser
 from mlxspec.errors import UsageError
-from mlxspec.terminal import Terminal, one_line
+from mlxspec.terminal import Terminal, in_bytes, one_line
 
 
 def parsed(verb: str, description: str, argv: list[str]) -> bool:
@@ -30,7 +30,7 @@ def models(argv: list[str], terminal: Terminal) -> int:
         terminal.json({"models": found})
         return 0
     rows = [("NAME", "SIZE", "HERE", "SOURCE")]
-    rows += [(one_line(row["name"]), size(row["size_bytes"]), "yes" if row["cached"] else "no", one_line(row["source"])) for row in found]
+    rows += [(one_line(row["name"]), in_bytes(row["size_bytes"]), "yes" if row["cached"] else "no", one_line(row["source"])) for row in found]
     for line in table(rows):
         terminal.print(line)
     return 0
@@ -112,10 +112,6 @@ def hub_cache() -> Path | None:
     except ImportError:
         return None
     return Path(constants.HF_HUB_CACHE)
-
-
-def size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

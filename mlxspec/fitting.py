@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlxspec.cli_models import built_in, in_hub_cache, size
+from mlxspec.cli_models import built_in, in_hub_cache
+from mlxspec.terminal import in_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def models(engine: Any, folders: Sequence[Path]) -> list[Fit]:
     for row in rows:
         there = "" if row["cached"] else ", not here yet (a download)"
         current = now is not None and (now.name == row["name"] or (row["kind"] == "folder" and now.name == Path(row["name"]).name))
-        found.append(Fit(row["name"], row["kind"], True, f"{size(row['size_bytes'])}, {row['source']}{there}", current))
+        found.append(Fit(row["name"], row["kind"], True, f"{in_bytes(row['size_bytes'])}, {row['source']}{there}", current))
     return found
 
 
@@ -75,10 +76,10 @@ def small(engine: Any, folders: Sequence[Path]) -> list[Fit]:
             continue
         theirs = vocabulary(folder)
         if theirs is None:
-            found.append(Fit(name, "small", True, f"{size(row['size_bytes'])}; whether it has the same tokens is seen when it is loaded"))
+            found.append(Fit(name, "small", True, f"{in_bytes(row['size_bytes'])}; whether it has the same tokens is seen when it is loaded"))
             continue
         differing = sum(ours.get(i) != theirs.get(i) for i in ours.keys() | theirs.keys())
-        about = size(row["size_bytes"]) if not differing else f"{differing} of its {len(theirs)} tokens differ from the model's"
+        about = in_bytes(row["size_bytes"]) if not differing else f"{differing} of its {len(theirs)} tokens differ from the model's"
         found.append(Fit(name, "small", not differing, about, name == engine.drafter_name))
     return found
 

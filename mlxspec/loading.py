@@ -25,10 +25,10 @@ from mlx.utils import tree_map_with_path
 
 from mlxspec import gguf
 from mlxspec.errors import ModelError, UsageError
-from mlxspec.fetch import BUILT_IN, brief, megabytes, obtain
+from mlxspec.fetch import BUILT_IN, brief, obtain
 from mlxspec.memory import needed, preflight
 from mlxspec.options import Options
-from mlxspec.terminal import one_line
+from mlxspec.terminal import in_bytes, one_line
 
 Say = Callable[[str], None]
 GIGABYTE = 1_000_000_000  # a hub download above it asks first; a GGUF file above it is hashed by samples
@@ -230,7 +230,7 @@ def _from_hub(repo: str, options: Options, say: Say) -> tuple[Path, str]:
             raise ModelError(f"{repo} on the hub holds no config.json with model*.safetensors: {remedy}.")
         size = sum(found[name] for name in wanted)
         _allow(repo, size, cache, options, say)
-        say(f"Fetching {repo} from the hub ({megabytes(size)}, once).")
+        say(f"Fetching {repo} from the hub ({in_bytes(size)}, once).")
         with _quiet_without_terminal():
             return Path(snapshot_download(repo, allow_patterns=HUB_FILES)), "the hub"
     except ModelError:
@@ -260,16 +260,16 @@ def _allow(repo: str, size: int, folder: Path, options: Options, say: Say) -> No
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(there).free
     if size > free:
-        raise ModelError(f"{repo} takes {megabytes(size)} and {folder} has {megabytes(free)} free: make room, or set HF_HOME to another disk.")
+        raise ModelError(f"{repo} takes {in_bytes(size)} and {folder} has {in_bytes(free)} free: make room, or set HF_HOME to another disk.")
     if size <= GIGABYTE or options.yes:
         return
-    question = f"{repo} is a download of {megabytes(size)}, and {folder} has {megabytes(free)} free"
+    question = f"{repo} is a download of {in_bytes(size)}, and {folder} has {in_bytes(free)} free"
     asks = threading.current_thread() is threading.main_thread()  # another thread has no terminal to itself
     if not asks or sys.stdin is None or not sys.stdin.isatty():
         raise ModelError(f"{question}: pass -y to allow it.")
     say(f"{question}. Fetch it? [y/N]")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise ModelError(f"{repo} was not fetched ({megabytes(size)}): answer y, or pass -y.")
+        raise ModelError(f"{repo} was not fetched ({in_bytes(size)}): answer y, or pass -y.")
 
 
 @contextmanager

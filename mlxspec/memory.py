@@ -15,6 +15,7 @@ from mlxspec.bench_machine import memory_bytes
 from mlxspec.cache import WindowCache, make_cache, parts
 from mlxspec.errors import ModelError
 from mlxspec.recurrent import StateCache
+from mlxspec.terminal import in_bytes
 
 CONTEXT = 8192  # tokens of a conversation that is planned for, where neither the model nor --max-kv-size says less
 TRIED = 32  # tokens run to learn what one takes
@@ -66,8 +67,11 @@ def preflight(name: str, need: Need, beside: int, force: bool, say: Callable[[st
     total = need.total + beside
     if have is None or total < WARN * have:
         return
-    more = f" beside {size(beside)} of what is loaded" if beside else ""
-    told = f"{name} takes {size(need.weights)}, its cache of {need.context} tokens {size(need.cache)}{more}: {size(total)} of {size(have)} of memory"
+    more = f" beside {in_bytes(beside)} of what is loaded" if beside else ""
+    told = (
+        f"{name} takes {in_bytes(need.weights)}, its cache of {need.context} tokens {in_bytes(need.cache)}{more}: "
+        f"{in_bytes(total)} of {in_bytes(have)} of memory"
+    )
     remedy = "take a smaller model, --max-kv-size, --kv-bits 8 or --dtype bfloat16"
     if total < have:
         say(f"{told}. That is close: if it gets slow, {remedy}.")
@@ -75,11 +79,3 @@ def preflight(name: str, need: Need, beside: int, force: bool, say: Callable[[st
         say(f"{told}. That does not fit, and --force was given.")
     else:
         raise ModelError(f"{told}: {remedy}, or pass --force.")
-
-
-def size(count: int) -> str:
-    """
-    >>> size(5_400_000_000), size(30_000_000)
-    ('5.4 GB', '30 MB')
-    """
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -217,3 +217,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def in_bytes(count: int) -> str:
+    """Bytes for people.
+
+    >>> in_bytes(5_400_000_000), in_bytes(30_000_000)
+    ('5.4 GB', '30 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
