@@ -29,7 +29,7 @@ def model_card(about: Mapping[str, Any], history: Sequence[Mapping[str, float]])
     for row in history:
         table.append(f"| {row['step']:.0f} | {row['seconds'] / 60:.1f} | " + " | ".join(f"{row[name]:.3f}" for name in names) + " |")
     data = about["options"].get("data")
-    source = f"the file {data}" if data else "text the target wrote itself (given only the start of a user's turn, it asks and answers)"
+    source = f"the file {data}" if data else "text the target wrote itself (given the first words of a request, it asks and answers)"
     return "\n".join(
         [
             f"# {about['kind']} for {about['target']}",
