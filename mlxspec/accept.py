@@ -7,15 +7,17 @@ drawn at each place, is the target's own, given the tokens before it. They say s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import mlx.core as mx
 import numpy as np
 
 from mlxspec.errors import DrafterError
-from mlxspec.labels import Labels, distance
 from mlxspec.proposal import Proposal, Verdict
 from mlxspec.sampling import Context, number, whole
+
+if TYPE_CHECKING:  # plain text has no use for groups
+    from mlxspec.labels import Labels
 
 TRIALS = 64  # draws by thinning before the residual is written out
 
@@ -83,7 +85,7 @@ class Mirror:
     Serves chains and trees; drafters that draw through the ``MirrorSampler`` offer the groups that the target is about to name.
     """
 
-    labels: Labels
+    labels: "Labels"
     capped: float | None = None
     exact: ClassVar[bool] = False
 
@@ -119,7 +121,7 @@ class Mirror:
         for child in children:
             token = proposal.tokens[child]
             draft = None if proposal.probs is None else np.array(_drafted(proposal, child, scores.size), np.float64)
-            apart = distance(self.labels, label, token, target, draft)
+            apart = self.labels.distance(label, token, target, draft)
             if target[token] > 0 and (self.capped is None or apart <= self.capped):
                 return child, apart
         return None, 0.0
@@ -135,7 +137,7 @@ class Pcg:
     After a rejection nothing more is drawn, at the last place as at any other.
     """
 
-    labels: Labels
+    labels: "Labels"
     capped: float | None = None
     exact: ClassVar[bool] = False
 
@@ -168,7 +170,7 @@ class Pcg:
 class Step:
     """The labels of one place under ``Pcg``: those of ``Labels``, and behind them every token once more as a label of its own at this step."""
 
-    def __init__(self, labels: Labels, draft: np.ndarray, target: np.ndarray, capped: float | None) -> None:
+    def __init__(self, labels: "Labels", draft: np.ndarray, target: np.ndarray, capped: float | None) -> None:
         self.labels = labels
         self.own = len(labels.names)  # label of token 0 by itself
         self.tokens = target

@@ -61,6 +61,16 @@ class Labels:
         """What a log calls it: the seed of a group, or the token itself."""
         return int(self.names[label])
 
+    def distance(self, label: int, token: int, target: np.ndarray, draft: np.ndarray | None) -> float:
+        """How far drafter and target disagree inside a label: the total variation of their laws of its tokens.
+
+        Without the drafter's probabilities its token counts as certain, so this is one less what the target gives it inside the label.
+        """
+        members = self.members(label)
+        q = self._shares(target, members)
+        p = (members == token).astype(float) if draft is None else self._shares(draft, members)
+        return float(np.abs(p - q).sum() / 2)
+
     def draw(self, scores: mx.array, for_labels: Any, for_tokens: Any) -> tuple[int, int]:
         """A label and a token of it, from one row of scores (vocab,) and the noise of its position."""
         noisy, logs = self._noisy(scores[None], for_labels)
@@ -80,6 +90,11 @@ class Labels:
         tokens = self._inside(logs, lead, for_tokens)  # (rows, count)
         offers = mx.full(scores.shape, -mx.inf)
         return offers.at[mx.arange(scores.shape[0])[:, None], tokens].maximum(mx.take_along_axis(noisy, lead, axis=-1))
+
+    def _shares(self, probs: np.ndarray, members: np.ndarray) -> np.ndarray:
+        inside = probs[members] * self.weights[members]
+        total = inside.sum()
+        return inside / total if total > 0 else inside
 
     def _noisy(self, scores: mx.array, for_labels: Any) -> tuple[mx.array, mx.array]:
         """log Q + G of every label, (rows, labels), and log q."""
@@ -122,20 +137,3 @@ class MirrorSampler(Sampler):
         if ids is not None:
             offers = mx.take_along_axis(offers, mx.broadcast_to(ids, (offers.shape[0], scores.shape[-1])), axis=-1)
         return offers.reshape(scores.shape)
-
-
-def distance(labels: Labels, label: int, token: int, target: np.ndarray, draft: np.ndarray | None) -> float:
-    """How far drafter and target disagree inside a label: the total variation of their laws of its tokens.
-
-    Without the drafter's probabilities its token counts as certain, so this is one less what the target gives it inside the label.
-    """
-    members = labels.members(label)
-    q = _shares(target, labels, members)
-    p = (members == token).astype(float) if draft is None else _shares(draft, labels, members)
-    return float(np.abs(p - q).sum() / 2)
-
-
-def _shares(probs: np.ndarray, labels: Labels, members: np.ndarray) -> np.ndarray:
-    inside = probs[members] * labels.weights[members]
-    total = inside.sum()
-    return inside / total if total > 0 else inside

@@ -127,6 +127,13 @@ def test_a_first_import_loads_no_mlx(statement: str) -> None:
     assert answer.stdout.strip() == ""
 
 
+def test_an_engine_for_text_loads_no_speech() -> None:
+    speech = "('mlxspec.audio', 'mlxspec.labels', 'mlxspec.models.codec', 'mlxspec.speech', 'soundfile')"
+    check = f"import sys, mlxspec.cli_generate; mlxspec.load; print(*(m for m in sys.modules if m.startswith({speech})))"
+    answer = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.strip() == ""
+
+
 # ---- Public names ------------------------------------------------------------------------------------------------------------------------
 
 

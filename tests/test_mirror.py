@@ -20,7 +20,7 @@ from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.events import Step as Round
-from mlxspec.labels import Labels, MirrorSampler, distance
+from mlxspec.labels import Labels, MirrorSampler
 from mlxspec.models.redrafter import ReDrafter, ReDrafterArgs
 from mlxspec.proposal import Proposal, Verdict
 from mlxspec.sampling import Context, Sampler
@@ -409,8 +409,8 @@ def test_masses_of_labels_are_the_same_in_both_places() -> None:
 def test_distance_inside_a_label() -> None:
     target, draft = np.array([0.3, 0.1, 0.0, 0.6]), np.array([0.1, 0.3, 0.2, 0.4])
     labels = Labels(Groups.of(4, [(0, [1])]))
-    assert distance(labels, 0, 0, target, None) == pytest.approx(0.25)
-    assert distance(labels, 0, 0, target, draft) == pytest.approx(0.5)
+    assert labels.distance(0, 0, target, None) == pytest.approx(0.25)
+    assert labels.distance(0, 0, target, draft) == pytest.approx(0.5)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
