@@ -6,6 +6,8 @@ A file appears under its name once it is whole; where nothing was written becaus
 import math
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -37,6 +39,17 @@ def check_path(path: str | Path, force: bool) -> Path:
     if not os.access(folder, os.W_OK):
         raise AudioError(f"{folder} cannot be written: give another place.")
     return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what is to stand at ``path``: it appears there whole, in one step, or the old file stays."""
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 class SoundFile:
@@ -84,7 +97,7 @@ class SoundPipe:
         self._out = out
         self.samples = 0
         if not raw:
-            out.write(wav_header(sample_rate, UNKNOWN))
+            out.write(wav_header(sample_rate))
 
     def write(self, samples: np.ndarray) -> None:
         self._out.write((clipped(samples) * 32767).round().astype("<i2").tobytes())
@@ -92,11 +105,11 @@ class SoundPipe:
         self.samples += len(samples)
 
 
-def wav_header(sample_rate: int, data_bytes: int) -> bytes:
-    """RIFF header of one channel of 16-bit samples."""
-    head = struct.pack("<4sI4s", b"RIFF", min(36 + data_bytes, UNKNOWN), b"WAVE")
+def wav_header(sample_rate: int) -> bytes:
+    """RIFF header of one channel of 16-bit samples, as many as may come."""
+    head = struct.pack("<4sI4s", b"RIFF", UNKNOWN, b"WAVE")
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    return head + form + struct.pack("<4sI", b"data", min(data_bytes, UNKNOWN - 36))
+    return head + form + struct.pack("<4sI", b"data", UNKNOWN - 36)
 
 
 def read_sound(path: str | Path, sample_rate: int) -> np.ndarray:

@@ -5,7 +5,6 @@ A file says in its header which settings it holds groups for, and their digest: 
 
 import hashlib
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlxspec.audio.errors import AudioError
+from mlxspec.audio.files import replacing
 from mlxspec.audio.groups import Groups
 
 FORMAT = 1
@@ -45,13 +45,8 @@ def save(path: Path, groups: Groups, settings: Mapping[str, Any]) -> None:
     """Write a file that appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = json.dumps({"format": FORMAT, "settings": _text(settings), "vocab_size": groups.vocab_size, "digest": groups.digest()})
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        with draft.open("wb") as file:
-            np.savez(file, header=header, seeds=groups.seeds, offsets=groups.offsets, members=groups.members, home=groups.home)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(path) as draft, draft.open("wb") as file:
+        np.savez(file, header=header, seeds=groups.seeds, offsets=groups.offsets, members=groups.members, home=groups.home)
 
 
 def load(path: Path, settings: Mapping[str, Any]) -> Groups:

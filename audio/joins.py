@@ -34,8 +34,7 @@ class Joins:
 
     def end(self) -> np.ndarray:
         rest, self._held = self._faded_in(self._held), np.zeros(0, np.float32)
-        rest = rest * np.linspace(1, 0, len(rest), endpoint=True, dtype=np.float32) if len(rest) else rest
-        return rest.astype(np.float32)
+        return rest * np.linspace(1, 0, len(rest), dtype=np.float32)
 
     def _faded_in(self, sound: np.ndarray) -> np.ndarray:
         places = np.arange(self._out, self._out + len(sound), dtype=np.float32)

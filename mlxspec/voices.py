@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec.audio.errors import AudioError
+from mlxspec.audio.files import replacing
 from mlxspec.audio.layout import Layout
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.paths import data_dir
@@ -116,9 +117,9 @@ def write_voice(folder: Path, voice: VoiceFiles) -> None:
         "trained": dict(voice.card),
         "layout": voice.layout.to_json(),
     }
-    _replace(folder / VOICE, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-    for name, text in _tokenizer(voice.layout).items():
-        _replace(folder / name, text)
+    for name, text in {VOICE: json.dumps(value, indent=1, ensure_ascii=False) + "\n", **_tokenizer(voice.layout)}.items():
+        with replacing(folder / name) as draft:
+            draft.write_text(text, "utf-8")
 
 
 def _tokenizer(layout: Layout) -> dict[str, str]:
@@ -142,12 +143,3 @@ def _tokenizer(layout: Layout) -> dict[str, str]:
 def as_words(symbols: Sequence[str]) -> str:
     """Symbols as the tokenizer reads them, ready for speech to follow: a prompt for ``mlxspec train --data``."""
     return " ".join([*(BLANK if symbol == " " else symbol for symbol in symbols), "<|start|>"])
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        draft.write_text(text, "utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -9,8 +9,7 @@ is trained. Everything runs over any leading batch axes, frames second to last.
 
 import json
 import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxspec.audio.errors import AudioError
+from mlxspec.audio.files import replacing
 
 MODEL_TYPE = "mlxspec_codec"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -182,12 +182,16 @@ class Codec(nn.Module):
 
 def add_up(pieces: mx.array, hop: int) -> mx.array:
     """Pieces (..., n, 4 hop) laid a hop apart and added, the hop and a half that reach out at each end cut off: (..., n hop)."""
-    count = pieces.shape[-2]
+    return _laid(pieces, hop)[..., 3 * hop // 2 : 3 * hop // 2 + pieces.shape[-2] * hop]
+
+
+def _laid(pieces: mx.array, hop: int) -> mx.array:
+    """All of it, with what reaches out at the ends: (..., (n + 3) hop)."""
     quarters = pieces.reshape(*pieces.shape[:-1], 4, hop)
     ends = [(0, 0)] * (pieces.ndim - 2)
     sound = sum(mx.pad(quarters[..., i, :], [*ends, (i, 3 - i), (0, 0)]) for i in range(4))
     assert isinstance(sound, mx.array)
-    return sound.reshape(*pieces.shape[:-2], (count + 3) * hop)[..., 3 * hop // 2 : 3 * hop // 2 + count * hop]
+    return sound.reshape(*pieces.shape[:-2], (pieces.shape[-2] + 3) * hop)
 
 
 class DecoderStream:
@@ -230,10 +234,7 @@ class DecoderStream:
 
     def _added(self, pieces: mx.array) -> mx.array:
         count, hop = pieces.shape[0], self.args.hop
-        quarters = pieces.reshape(count, 4, hop)
-        sound = sum(mx.pad(quarters[:, i], [(i, 3 - i), (0, 0)]) for i in range(4))
-        assert isinstance(sound, mx.array)
-        sound = sound.reshape(-1)
+        sound = _laid(pieces, hop)
         sound = mx.concatenate([sound[: 3 * hop] + self._sum, sound[3 * hop :]])
         final, self._sum = sound[: count * hop], sound[count * hop :]
         cut = min(self._cut, final.size)
@@ -269,8 +270,10 @@ def save(folder: str | Path, codec: Codec, extra_config: Mapping[str, Any] | Non
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.astype(dtype) for name, value in _tensors(codec).items()}
     config = json.dumps({**(extra_config or {}), **asdict(codec.args)}, indent=2) + "\n"
-    _replace(folder / WEIGHTS, lambda path: mx.save_safetensors(str(path), weights, metadata={"format": "mlx"}))
-    _replace(folder / CONFIG, lambda path: path.write_text(config, "utf-8"))
+    with replacing(folder / WEIGHTS) as draft:
+        mx.save_safetensors(str(draft), weights, metadata={"format": "mlx"})
+    with replacing(folder / CONFIG) as draft:
+        draft.write_text(config, "utf-8")
 
 
 def load(folder: str | Path) -> Codec:
@@ -306,16 +309,6 @@ def load(folder: str | Path) -> Codec:
 
 def _tensors(network: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(network.parameters()))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside ``path``, then put it there in one step."""
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        write(draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _check(args: CodecArgs) -> None:

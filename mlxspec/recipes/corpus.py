@@ -21,6 +21,7 @@ import numpy as np
 import soundfile
 
 from mlxspec.audio.errors import AudioError
+from mlxspec.audio.files import replacing
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import MlxspecError, UsageError
 
@@ -94,9 +95,8 @@ def speak_lines(part: int, parts: int, texts: Path, out: Path, first: int, last:
         sound = np.concatenate([teacher.say(segment.symbols) for segment in segments])
         if len(sound) < SAMPLE_RATE // 4:
             continue
-        draft = out / f".{os.getpid()}.ogg"
-        soundfile.write(draft, np.clip(sound, -1, 1), SAMPLE_RATE, format="OGG", subtype="OPUS")
-        os.replace(draft, path)
+        with replacing(path) as draft:
+            soundfile.write(draft, np.clip(sound, -1, 1), SAMPLE_RATE, format="OGG", subtype="OPUS")
         made += 1
         if made % 100 == 0:
             print(f"line {line} of {len(lines)}: {made} made by process {part}", file=sys.stderr, flush=True)
