@@ -180,25 +180,14 @@ class Trainer:
         return sum(value.size for _, value in found)
 
     def save_checkpoint(self) -> None:
-        weights: Any = tree_flatten(self.task.network.parameters())
-        moments: Any = tree_flatten(self.optimizer.state)
-        arrays = {f"weights.{name}": value for name, value in weights} | {f"moments.{name}": value for name, value in moments}
-        state = {"options": self.options, "course": asdict(self.course), "progress": asdict(self.progress)}
-        place = self.folder / CHECKPOINT
-        draft = place.with_name(f".{os.getpid()}.{CHECKPOINT}")
-        with storing(self.folder):
-            try:
-                mx.save_safetensors(str(draft), arrays, metadata={"mlxspec": json.dumps(state)})
-                os.replace(draft, place)
-            finally:
-                draft.unlink(missing_ok=True)
+        parts = {"weights": self.task.network.parameters(), "moments": self.optimizer.state}
+        write_checkpoint(self.folder, parts, {"options": self.options, "course": asdict(self.course), "progress": asdict(self.progress)})
 
     def load_checkpoint(self, arrays: dict[str, mx.array], progress: Progress) -> None:
         """Go on from a checkpoint that ``read_checkpoint`` gave."""
-        weights = [(name.removeprefix("weights."), value) for name, value in arrays.items() if name.startswith("weights.")]
-        moments = [(name.removeprefix("moments."), value) for name, value in arrays.items() if name.startswith("moments.")]
-        self.task.network.update(tree_unflatten(weights))
-        self.optimizer.state = tree_unflatten(moments)
+        parts = tree_unflatten(arrays)
+        self.task.network.update(parts["weights"])
+        self.optimizer.state = parts["moments"]
         self.progress = progress
         mx.eval(self.task.network.parameters(), self.optimizer.state)
 
@@ -255,8 +244,21 @@ def replace_text(path: Path, text: str) -> None:
             draft.unlink(missing_ok=True)
 
 
-def read_checkpoint(folder: Path) -> tuple[dict[str, mx.array], Progress, Course, dict[str, Any]]:
-    """Arrays, progress, course and options of a folder's checkpoint. Raises UsageError where there is none."""
+def write_checkpoint(folder: Path, parts: dict[str, Any], told: dict[str, Any]) -> None:
+    """``parts`` are trees of arrays; with them stands what is told of them. The file appears whole, or the one of before stays."""
+    arrays: Any = tree_flatten(parts, destination={})
+    place = folder / CHECKPOINT
+    draft = place.with_name(f".{os.getpid()}.{CHECKPOINT}")
+    with storing(folder):
+        try:
+            mx.save_safetensors(str(draft), arrays, metadata={"mlxspec": json.dumps(told)})
+            os.replace(draft, place)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def open_checkpoint(folder: Path, read: Callable[[Any], Any]) -> tuple[dict[str, mx.array], Any]:
+    """The arrays of a folder's checkpoint, flat, and what ``read`` makes of what was told. Raises UsageError where there is none."""
     path = folder / CHECKPOINT
     if not path.is_file():
         raise UsageError(f"{folder} has no {CHECKPOINT} to resume from: leave out --resume, or give the folder of a run that was broken off.")
@@ -264,10 +266,19 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, mx.array], Progress, Course
         loaded: Any = mx.load(str(path), return_metadata=True)
         arrays, metadata = loaded
         mx.eval(arrays)
-        state = json.loads(metadata["mlxspec"])
-        return arrays, Progress(**state["progress"]), Course(**state["course"]), state["options"]
+        return arrays, read(json.loads(metadata["mlxspec"]))
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is damaged or cut short ({str(error).splitlines()[0]}): start again without --resume.") from error
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, mx.array], Progress, Course, dict[str, Any]]:
+    """Arrays, progress, course and options of a folder's checkpoint. Raises UsageError where there is none."""
+
+    def read(told: Any) -> tuple[Progress, Course, dict[str, Any]]:
+        return Progress(**told["progress"]), Course(**told["course"]), told["options"]
+
+    arrays, (progress, course, options) = open_checkpoint(folder, read)
+    return arrays, progress, course, options
 
 
 def schedule(step: int, steps: int) -> float:

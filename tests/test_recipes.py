@@ -28,7 +28,7 @@ from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.codec import CodecTask, k_means, spectral
 from mlxspec.recipes.course import Plan
 from mlxspec.recipes.sounds import HELD_OUT, open_sounds
-from mlxspec.recipes.voice import Spoken, VoiceTask, llama, rows
+from mlxspec.recipes.voice import Spoken, VoiceTask, llama, read_corpus, rows
 from mlxspec.speech import load_voice
 from tests.test_codec import TINY
 
@@ -107,6 +107,13 @@ def test_the_decoder_alone_leaves_tokens_as_they_are(sounds: Path, tmp_path: Pat
 def test_minutes_become_steps(sounds: Path, tmp_path: Path) -> None:
     assert trained(sounds, tmp_path / "codec", "--minutes", "0.001") == 0
     assert json.loads((tmp_path / "codec" / "config.json").read_text())["trained"]["steps"] == 20
+
+
+def test_timing_the_first_steps_leaves_no_trace(sounds: Path, tmp_path: Path) -> None:
+    trained(sounds, tmp_path / "timed", "--minutes", "0.001")
+    trained(sounds, tmp_path / "plain", "--steps", "20")
+    timed, plain = weights(tmp_path / "timed"), weights(tmp_path / "plain")
+    assert all(mx.allclose(timed[name], plain[name], atol=1e-5).item() for name in plain)
 
 
 def test_dead_codes_are_placed_anew(sounds: Path, tmp_path: Path) -> None:
@@ -194,6 +201,16 @@ def test_a_broken_off_voice_ends_as_an_unbroken_one(sounds: Path, corpus: tuple[
     assert spoken(sounds, corpus, tmp_path / "broken", "--steps", "6", "--resume") == 0
     a, b = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("whole", "broken"))
     assert all(mx.allclose(a[name], b[name], atol=1e-4).item() for name in a)
+
+
+def test_a_line_that_has_changed_is_read_anew(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    found, codec = open_sounds(sounds, tmp_path, 16000, lambda _: None), NeuralCodec.load(corpus[1])
+    read: list[list[Spoken]] = []
+    for text in ("Number 7 is said here.", "It is another one."):
+        (tmp_path / "texts.txt").write_text(f"{text}\n" * 40)
+        read.append(read_corpus(tmp_path / "texts.txt", found, codec, Layout.of(SYMBOLS, 16), tmp_path / "tokens.json", lambda _: None))
+    assert [one.line for one in read[1]] == [one.line for one in read[0]] == list(range(40))
+    assert read[1][0].text != read[0][0].text and read[1][0].codes == read[0][0].codes
 
 
 def test_rows_count_codes_and_the_end_alone() -> None:

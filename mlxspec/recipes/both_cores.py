@@ -3,6 +3,7 @@
 Every process runs the same steps on its part of each batch; gradients are averaged. Knows no network and no data.
 """
 
+import argparse
 import json
 import os
 import signal
@@ -10,13 +11,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+
+from mlxspec.audio.errors import AudioError
+from mlxspec.errors import MlxspecError
 
 OPENBLAS = "/usr/lib/{}-linux-gnu/openblas-pthread/libopenblas.so.0"
 
@@ -59,6 +63,26 @@ class Team:
         yield
         if self.leads:
             self.any(False)
+
+
+def command(module: str, given: argparse.Namespace, argv: Sequence[str] | None, work: Callable[[Team, Callable[[str], None]], None]) -> int:
+    """Do a recipe's work in the processes it was given; returns the exit code. What fails is said in one line, by the leader."""
+    if given.processes > 1:
+        return run_team(module, [*(sys.argv[1:] if argv is None else argv), "--processes=1"], given.processes)
+    team = Team()
+
+    def say(text: str) -> None:
+        if team.leads:
+            print(text, file=sys.stderr, flush=True)
+
+    try:
+        work(team, say)
+    except (MlxspecError, AudioError) as error:
+        say(f"{module}: {error}")
+        return getattr(error, "exit_code", 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def run_team(module: str, argv: Sequence[str], processes: int) -> int:

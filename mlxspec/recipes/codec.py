@@ -6,7 +6,7 @@ speech model. The codebook follows running means of what is near each code; it s
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from mlxspec.audio.errors import AudioError
-from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.errors import UsageError
 from mlxspec.models.codec import Codec, CodecArgs, add_up, load, save
-from mlxspec.recipes.both_cores import Team, run_team
+from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.sounds import Sounds, open_sounds
 from mlxspec.sampling import number
@@ -53,7 +52,7 @@ class CodecTask:
         chosen = [(int(place), float(rng.random())) for place in rng.choice(self.places, self.batch)]
         return mx.array(np.stack([self._clip(place, where) for place, where in self.team.share(chosen)]))
 
-    def loss(self, step: int, steps: int) -> tuple[mx.array, Any]:
+    def loss(self, step: int) -> tuple[mx.array, Any]:
         net, sound = self.network, self.clips(step)
         wanted = net.mels(sound)
         vectors = net.encoder(wanted)
@@ -82,7 +81,7 @@ class CodecTask:
         net = self.network
         sound = mx.array(np.stack([self._clip(int(place), 0.3) for place in self.watched[:24]]))
         codes = net.encode(sound)
-        made = net.decode(codes) if self.state["counts"].sum().item() else sound
+        made = net.decode(codes)
         share = np.bincount(np.array(codes).reshape(-1), minlength=net.args.codes) / codes.size
         entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
         return {"mel": number(mx.abs(net.mels(made) - net.mels(sound)).mean()), "perplexity": float(np.exp(entropy))}
@@ -187,16 +186,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None, args: CodecArgs | None = None, free: int = 300) -> int:
     """The command; ``args`` and ``free`` are for small trials."""
     given = parser().parse_args(argv)
-    words = list(sys.argv[1:] if argv is None else argv)
-    if given.processes > 1 and "--processes=1" not in words:
-        return run_team("mlxspec.recipes.codec", [*words, "--processes=1"], given.processes)
-    team = Team()
 
-    def say(text: str) -> None:
-        if team.leads:
-            print(text, file=sys.stderr, flush=True)
-
-    try:
+    def work(team: Team, say: Callable[[str], None]) -> None:
         hop = given.sample_rate // 50
         shape = args or replace(CodecArgs(), sample_rate=given.sample_rate, hop=hop, window=4 * hop)
         with team.leader_first():
@@ -209,12 +200,8 @@ def main(argv: Sequence[str] | None = None, args: CodecArgs | None = None, free:
         plan = Plan(given.steps or 1000, given.rate, shape="cosine", checks=24)
         settings = {"codec": asdict(network.args), "batch": given.batch, "rate": given.rate, "seed": given.seed, "decoder_only": task.decoder_only}
         train(task, work_folder(given.out), plan, None if given.steps else given.minutes, given.resume, settings, team, say)
-    except (MlxspecError, AudioError) as error:
-        say(f"mlxspec.recipes.codec: {error}")
-        return getattr(error, "exit_code", 1)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return command("mlxspec.recipes.codec", given, argv, work)
 
 
 if __name__ == "__main__":

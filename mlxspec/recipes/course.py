@@ -5,24 +5,22 @@ A checkpoint is one file that appears whole. Batches follow from the number of t
 
 import json
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_map, tree_unflatten
 
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.recipes.both_cores import Team
 from mlxspec.sampling import number
+from mlxspec.train_loop import interrupts, open_checkpoint, write_checkpoint
 
-CHECKPOINT = "checkpoint.safetensors"
 SAVE_EVERY = 120.0  # seconds
 CALIBRATION = 4  # steps
 
@@ -35,7 +33,7 @@ class Task(Protocol):
     @property
     def network(self) -> nn.Module: ...
 
-    def loss(self, step: int, steps: int) -> tuple[mx.array, Any]:
+    def loss(self, step: int) -> tuple[mx.array, Any]:
         """The loss of this process's part of a step, and what ``after`` needs of it."""
 
     def after(self, step: int, seen: Any) -> None:
@@ -82,21 +80,17 @@ def train(
 
     ``folder`` is for the checkpoint; ``settings`` are kept in the checkpoint: a run can only go on with the same.
     """
-    optimizer = optim.AdamW(plan.rate, betas=list(plan.betas), weight_decay=plan.weight_decay, bias_correction=True)
-    optimizer.init(task.network.trainable_parameters())
+    optimizer = _optimizer(task, plan)
     gradient = nn.value_and_grad(task.network, task.loss)
     step, seconds, history = 0, 0.0, list[dict[str, float]]()
     if resume:
         step, seconds, history, plan = _restored(task, optimizer, folder, settings)
     elif minutes is not None:
-        pace = team.agreed(_pace(task, gradient, optimizer, plan, team))
-        plan = Plan(**{**asdict(plan), "steps": max(20, int(60 * minutes / pace)), "betas": plan.betas})
-        optimizer.init(task.network.trainable_parameters())
+        pace = team.agreed(_pace(task, gradient, plan, team))
+        plan = replace(plan, steps=max(20, int(60 * minutes / pace)))
         say(f"{pace:.2f} s a step: {plan.steps} steps in {minutes:g} minutes.")
-    stopping: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: stopping.append(number))
     started, saved, losses = time.perf_counter() - seconds, time.perf_counter(), list[float]()
-    try:
+    with interrupts() as interrupted:
         while step < plan.steps:
             losses.append(_step(task, gradient, optimizer, plan, step, team))
             step += 1
@@ -105,27 +99,34 @@ def train(
                 figures = {name: round(value, 4) for name, value in task.check().items()}
                 history.append({"step": step, "seconds": round(seconds, 1), "loss": round(sum(losses) / len(losses), 4), **figures})
                 left = seconds / step * (plan.steps - step) / 60
-                told = ", ".join(f"{name} {value:g}" for name, value in history[-1].items() if name != "seconds")
-                say(f"{told}; {left:.1f} min left")
+                shown = ", ".join(f"{name} {value:g}" for name, value in history[-1].items() if name != "seconds")
+                say(f"{shown}; {left:.1f} min left")
                 losses.clear()
-            stop = team.any(bool(stopping))
+            stop = team.any(interrupted.is_set())
             if team.leads and (stop or time.perf_counter() - saved > SAVE_EVERY or step == plan.steps):
-                _save(task, optimizer, folder, step, seconds, history, plan, settings)
+                parts = {"weights": task.network.parameters(), "moments": optimizer.state, "state": task.state}
+                told = {"step": step, "seconds": seconds, "history": history, "plan": asdict(plan), "settings": dict(settings)}
+                write_checkpoint(folder, parts, told)
                 saved = time.perf_counter()
             if stop:
                 say(f"Interrupted at step {step} of {plan.steps}: --resume goes on.")
                 raise KeyboardInterrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
     record = {"steps": plan.steps, "minutes": round(seconds / 60, 1), "processes": team.size, "settings": dict(settings), "history": history}
     if team.leads:
         task.save(record)
     return record
 
 
+def _optimizer(task: Task, plan: Plan) -> Any:
+    """With moments of zero."""
+    optimizer = optim.AdamW(plan.rate, betas=list(plan.betas), weight_decay=plan.weight_decay, bias_correction=True)
+    optimizer.init(task.network.trainable_parameters())
+    return optimizer
+
+
 def _step(task: Task, gradient: Any, optimizer: Any, plan: Plan, step: int, team: Team) -> float:
     optimizer.learning_rate = plan.rate_at(step)
-    (loss, seen), gradients = gradient(step, plan.steps)
+    (loss, seen), gradients = gradient(step)
     gradients, norm = optim.clip_grad_norm(team.averaged(gradients), plan.clip)
     loss = team.total(loss) / team.size
     mx.eval(loss, norm)
@@ -138,8 +139,9 @@ def _step(task: Task, gradient: Any, optimizer: Any, plan: Plan, step: int, team
     return value
 
 
-def _pace(task: Task, gradient: Any, optimizer: Any, plan: Plan, team: Team) -> float:
+def _pace(task: Task, gradient: Any, plan: Plan, team: Team) -> float:
     """Seconds of a step, with nothing left changed."""
+    optimizer = _optimizer(task, plan)
     weights = tree_map(lambda x: x, task.network.parameters())
     state = dict(task.state)
     times = []
@@ -152,40 +154,17 @@ def _pace(task: Task, gradient: Any, optimizer: Any, plan: Plan, team: Team) -> 
     return sorted(times[1:])[len(times[1:]) // 2]
 
 
-def _save(task: Task, optimizer: Any, folder: Path, step: int, seconds: float, history: list[Any], plan: Plan, settings: Mapping[str, Any]) -> None:
-    weights: Any = tree_flatten(task.network.parameters())
-    moments: Any = tree_flatten(optimizer.state)
-    arrays = {f"weights.{name}": value for name, value in weights} | {f"moments.{name}": value for name, value in moments}
-    arrays |= {f"state.{name}": value for name, value in task.state.items()}
-    told = json.dumps({"step": step, "seconds": seconds, "history": history, "plan": asdict(plan), "settings": dict(settings)})
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{os.getpid()}.{CHECKPOINT}"
-    try:
-        mx.save_safetensors(str(draft), arrays, metadata={"mlxspec": told})
-        os.replace(draft, folder / CHECKPOINT)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _restored(task: Task, optimizer: Any, folder: Path, settings: Mapping[str, Any]) -> tuple[int, float, list[dict[str, float]], Plan]:
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        raise UsageError(f"{folder} has no {CHECKPOINT} to resume from: leave out --resume.")
-    try:
-        loaded: Any = mx.load(str(path), return_metadata=True)
-        arrays, metadata = loaded
-        told = json.loads(metadata["mlxspec"])
+    def read(told: Any) -> tuple[Any, tuple[int, float, list[dict[str, float]], Plan]]:
         plan = Plan(**{**told["plan"], "betas": tuple(told["plan"]["betas"])})
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is damaged ({str(error).splitlines()[0]}): start again without --resume.") from error
-    if told["settings"] != json.loads(json.dumps(dict(settings))):
-        raise UsageError(f"{path} was started with other settings ({told['settings']}): give the same, or start again without --resume.")
+        return told["settings"], (told["step"], told["seconds"], told["history"], plan)
 
-    def part(prefix: str) -> list[tuple[str, mx.array]]:
-        return [(name.removeprefix(prefix), value) for name, value in arrays.items() if name.startswith(prefix)]
-
-    task.network.update(tree_unflatten(part("weights.")))
-    optimizer.state = tree_unflatten(part("moments."))
-    task.state.update(dict(part("state.")))
+    arrays, (before, where) = open_checkpoint(folder, read)
+    if before != json.loads(json.dumps(dict(settings))):
+        raise UsageError(f"The run in {folder} was started with other settings ({before}): give the same, or start again without --resume.")
+    parts = tree_unflatten(arrays)
+    task.network.update(parts["weights"])
+    optimizer.state = parts["moments"]
+    task.state.update(parts.get("state", {}))
     mx.eval(task.network.parameters(), optimizer.state, task.state)
-    return told["step"], told["seconds"], told["history"], plan
+    return where

@@ -8,7 +8,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from mlx.utils import tree_flatten
 
 from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.errors import AudioError
+from mlxspec.audio.files import replacing
 from mlxspec.audio.layout import Layout
 from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
-from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.errors import UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
-from mlxspec.recipes.both_cores import Team, run_team
+from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.sounds import WATCHED, Sounds, open_sounds
 from mlxspec.sampling import number
@@ -76,7 +77,7 @@ class VoiceTask:
             self._epoch = epoch
         return [self.corpus[i] for i in self._order[self._starts[place] : self._starts[place] + self.batch]]
 
-    def loss(self, step: int, steps: int) -> tuple[mx.array, Any]:
+    def loss(self, step: int) -> tuple[mx.array, Any]:
         whole = self.chosen(step)
         rng = np.random.default_rng([self.seed, step, self.team.rank, 1])
         part = list(self.team.share(whole)) or whole[:1]
@@ -136,20 +137,23 @@ def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, count
     return (losses * counted).sum() / counted.sum()
 
 
-def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout, cache: Path, say: Any) -> list[Spoken]:
+def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout, cache: Path, say: Callable[[str], None]) -> list[Spoken]:
     """Symbols and codes of every line that is said in one go, kept on disk once made."""
     try:
         lines = texts.read_text("utf-8").split("\n")
     except OSError as error:
         raise UsageError(f"{texts} cannot be read ({error.strerror}): give the file of sentences, one a line.") from error
     known: dict[str, Any] = json.loads(cache.read_text("utf-8")) if cache.is_file() else {}
+    keys: list[str] = []  # of what is there now: text or sound of a line that is known may have changed
     front = FrontEnd()
     for i, line in enumerate(sounds.lines.tolist()):
-        key = hashlib.sha256(f"{line} {lines[line] if line < len(lines) else ''} {sounds.bounds[i + 1] - sounds.bounds[i]}".encode()).hexdigest()[:16]
+        said = lines[line] if line < len(lines) else ""
+        key = hashlib.sha256(f"{line} {said} {sounds.bounds[i + 1] - sounds.bounds[i]}".encode()).hexdigest()[:16]
+        keys.append(key)
         if key in known:
             continue
         try:
-            segments = front.segments(lines[line]) if line < len(lines) else []
+            segments = front.segments(said)
         except AudioError:
             segments = []
         whole = len(segments) == 1
@@ -159,8 +163,9 @@ def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout,
         if i % 1000 == 999:
             say(f"{i + 1} of {len(sounds)} lines read")
     cache.parent.mkdir(parents=True, exist_ok=True)
-    cache.write_text(json.dumps(known), "utf-8")
-    corpus = [Spoken(*entry) for entry in known.values() if entry[1]]
+    with replacing(cache) as draft:
+        draft.write_text(json.dumps(known), "utf-8")
+    corpus = [Spoken(*known[key]) for key in keys if known[key][1]]
     return sorted((one for one in corpus if len(one.text) + len(one.codes) + 2 <= POSITIONS), key=lambda one: one.line)
 
 
@@ -209,22 +214,14 @@ def llama(layout: Layout, width: int, layers: int, heads: int, hidden: int) -> t
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     given = parser().parse_args(argv)
-    words = list(sys.argv[1:] if argv is None else argv)
-    if given.processes > 1 and "--processes=1" not in words:
-        return run_team("mlxspec.recipes.voice", [*words, "--processes=1"], given.processes)
-    team = Team()
 
-    def say(text: str) -> None:
-        if team.leads:
-            print(text, file=sys.stderr, flush=True)
-
-    try:
-        codec, work = NeuralCodec.load(given.codec), work_folder(given.out)
+    def work(team: Team, say: Callable[[str], None]) -> None:
+        codec, folder = NeuralCodec.load(given.codec), work_folder(given.out)
         layout = Layout.of(SYMBOLS, codec.codes[0])
         name = hashlib.sha256((given.codec / "model.safetensors").read_bytes()).hexdigest()[:12]
         with team.leader_first():
-            sounds = open_sounds(given.sounds, work / f"sounds-{codec.sample_rate}", codec.sample_rate, say)
-            corpus = read_corpus(given.texts, sounds, codec, layout, work / f"tokens-{name}.json", say)
+            sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say)
+            corpus = read_corpus(given.texts, sounds, codec, layout, folder / f"tokens-{name}.json", say)
         mx.random.seed(given.seed)
         network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
         task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed)
@@ -233,13 +230,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
         settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate")} | {"codec": name}
-        train(task, work, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
-    except (MlxspecError, AudioError) as error:
-        say(f"mlxspec.recipes.voice: {error}")
-        return getattr(error, "exit_code", 1)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        train(task, folder, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
+
+    return command("mlxspec.recipes.voice", given, argv, work)
 
 
 if __name__ == "__main__":
