@@ -7,6 +7,7 @@ back in order, so that they may stand anywhere.
 import argparse
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -152,6 +153,11 @@ class Parser(argparse.ArgumentParser):
         if not negative:
             group.add_argument(*off, action=Once, nargs=0, dest=dest, help=argparse.SUPPRESS)
 
+    def common(self, to: Any = None) -> None:
+        """What every verb has that runs a model."""
+        self.switch("-q", "--quiet", help="errors only on stderr", to=to)
+        self.switch("--debug", help="show a traceback where something fails", to=to)
+
     def options(self, leave_out: Iterable[str] = (), defaults: dict[str, Any] | None = None) -> None:
         """Flags for the fields of Options, but for those the verb has no use for."""
         defaults = defaults or {}
@@ -223,6 +229,29 @@ def whole(name: str, low: int = 1) -> Callable[[str], int]:
             number = low - 1
         if number < low:
             raise UsageError(f"{name} {text} makes no sense: give a whole number from {low}.")
+        return number
+
+    return convert
+
+
+def above_zero(name: str) -> Callable[[str], float]:
+    """A number above 0, for a flag that is no field of Options."""
+    return _real(name, lambda value: 0 < value < 1e9, "above 0")
+
+
+def share(name: str) -> Callable[[str], float]:
+    """A number from 0 to 1."""
+    return _real(name, lambda value: 0 <= value <= 1, "from 0 to 1")
+
+
+def _real(name: str, fits: Callable[[float], bool], reach: str) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not fits(number):
+            raise UsageError(f"{name} {text} makes no sense: give a number {reach}.")
         return number
 
     return convert

@@ -34,8 +34,7 @@ def parser() -> Parser:
     output = result.add_argument_group("output")
     result.switch("--json", help="print one JSON object in place of the table", to=output)
     result.one("--plot", help="write a plot", metavar="FILE.png|svg", to=output)
-    result.switch("-q", "--quiet", help="errors only on stderr", to=output)
-    result.switch("--debug", help="show a traceback where something fails", to=output)
+    result.common(output)
     return result
 
 

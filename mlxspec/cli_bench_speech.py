@@ -29,8 +29,7 @@ def parser() -> Parser:
     result.switch("--judge", help="word error and quality (default: yes)", negative=True)
     result.one("--out", help="keep every run's figures here, as JSON", kind=Path, metavar="FILE")
     result.switch("--json", help="print one JSON object")
-    result.switch("-q", "--quiet", help="errors only on stderr")
-    result.switch("--debug", help="show a traceback where something fails")
+    result.common()
     return result
 
 

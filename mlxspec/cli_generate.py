@@ -55,8 +55,7 @@ def parser() -> Parser:
         metavar="[BOOL]",
         to=output,
     )
-    result.switch("-q", "--quiet", help="errors only on stderr", to=output)
-    result.switch("--debug", help="show a traceback where something fails", to=output)
+    result.common(output)
     return result
 
 

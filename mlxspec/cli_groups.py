@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mlxspec.arguments import Parser, whole
-from mlxspec.cli_speak import above_zero, share
+from mlxspec.arguments import Parser, above_zero, share, whole
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.terminal import Terminal
 
@@ -27,8 +26,7 @@ def parser() -> Parser:
     result.one("--seed", help="of the swapping (default: 0)", kind=whole("--seed", 0), metavar="N")
     result.switch("--force", help="write over an existing file")
     result.switch("--json", help="print one JSON object")
-    result.switch("-q", "--quiet", help="errors only on stderr")
-    result.switch("--debug", help="show a traceback where something fails")
+    result.common()
     return result
 
 

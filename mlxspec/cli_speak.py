@@ -3,15 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxspec import config, prompts
-from mlxspec.arguments import Parser
+from mlxspec.arguments import Parser, above_zero, flag, share
 from mlxspec.cli_generate import INCOMPLETE, INTERRUPTED, conflicts, incomplete, interruptible
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.options import Options, names
+from mlxspec.options import Options, SpeechOptions, names
 from mlxspec.terminal import Terminal, one_line
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("model", "dtype", "max_kv_size", "kv_bits", "yes", "strict", "system_prompt", "chat_template_config", "max_tokens", "stop", "logit_bias")
 FROM_CONFIG = ("offline",)  # sampling and drafters that suit a chat need not suit a voice
+GROUPED: dict[str, Callable[[str], Any]] = {"group_size": above_zero("--group-size"), "group_source": str, "capped": share("--capped")}
 
 
 def parser() -> Parser:
@@ -37,16 +38,13 @@ def parser() -> Parser:
     result.switch("-i", "--interactive", help="show each sentence as it begins", to=output)
     result.switch("--json", help="print one JSON object", to=output)
     result.switch("--stats", help="statistics on stderr (default: where it is a terminal)", negative=True, to=output)
-    result.switch("-q", "--quiet", help="errors only on stderr", to=output)
-    result.switch("--debug", help="show a traceback where something fails", to=output)
+    result.common(output)
     result.options(LEFT_OUT)
     mirror = result.add_argument_group("approximate speech")
     result.switch("--mirror", help="the same as --accept mirror: faster drafts, approximately the same speech", to=mirror)
-    result.one(
-        "--group-size", help="mean size of acoustic groups (default: the voice's own)", kind=above_zero("--group-size"), metavar="X", to=mirror
-    )
-    result.one("--group-source", help="where groups come from: head, input or codebook (default: the voice's own)", metavar="SOURCE", to=mirror)
-    result.one("--capped", help="judge exactly where the two differ more than this inside a group", kind=share("--capped"), metavar="D", to=mirror)
+    for item in fields(SpeechOptions):
+        if item.name in GROUPED:
+            result.one(flag(item.name), help=item.metadata["help"], kind=GROUPED[item.name], metavar=item.metadata["metavar"], to=mirror)
     return result
 
 
@@ -125,9 +123,9 @@ def requested(given: dict[str, Any], words: list[str], terminal: Terminal, envir
     if mirror and flags.setdefault("accept", "mirror") != "mirror":
         raise UsageError(f"--mirror and --accept {flags['accept']} contradict each other: give one of them.")
     accept = flags.get("accept", "coupled")
-    grouped = {name: given[name] for name in ("group_size", "group_source", "capped") if given.get(name) is not None}
+    grouped = {name: given[name] for name in GROUPED if given.get(name) is not None}
     if grouped and accept not in ("mirror", "pcg"):
-        raise UsageError(f"--{next(iter(grouped)).replace('_', '-')} is for approximate speech: add --mirror, or leave it out.")
+        raise UsageError(f"{flag(next(iter(grouped)))} is for approximate speech: add --mirror, or leave it out.")
     output, raw = given.get("output"), given.get("raw", False)
     if raw and output != "-":
         raise UsageError("--raw writes bare samples to stdout: add -o -, or leave it out.")
@@ -151,32 +149,12 @@ def list_voices(terminal: Terminal) -> int:
     """One voice a line."""
     from mlxspec import voices
 
-    for name in voices.names():
+    found = voices.names()
+    for name in found:
         terminal.print(one_line(name))
-    if not voices.names():
+    if not found:
         terminal.notice("There is no voice yet: a voice's folder goes by --voice FOLDER.")
     return 0
-
-
-def above_zero(flag: str) -> Any:
-    return _number(flag, 0, float("inf"), "above 0")
-
-
-def share(flag: str) -> Any:
-    return _number(flag, -1e-9, 1, "from 0 to 1")
-
-
-def _number(flag: str, low: float, high: float, reach: str) -> Any:
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not low < value <= high:
-            raise UsageError(f"{flag} {text} makes no sense: give a number {reach}.")
-        return value
-
-    return convert
 
 
 def _checked(request: Request) -> Path | None:

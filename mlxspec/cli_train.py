@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec import config
-from mlxspec.arguments import Parser, whole
+from mlxspec.arguments import Parser, above_zero, whole
 from mlxspec.errors import UsageError
 from mlxspec.terminal import Terminal
 
@@ -27,13 +27,13 @@ def parser() -> Parser:
     result.one("--text-tokens", help=words, kind=whole("--text-tokens", 256), metavar="N", to=text)
     result.one("--text-batch", help="sequences written at once (default: 64)", kind=whole("--text-batch"), metavar="N", to=text)
     course = result.add_argument_group("course")
-    result.one("--minutes", help="train about this long (default: 30)", kind=minutes, metavar="N", to=course)
+    result.one("--minutes", help="train about this long (default: 30)", kind=above_zero("--minutes"), metavar="N", to=course)
     result.one("--steps", help="train this many steps; with fixed BLAS threads the result is the same every time", kind=whole("--steps"), to=course)
     result.switch("--resume", help="go on with the run in --out that was broken off", to=course)
     result.one("--from", help="start from trained weights, with new text", kind=Path, dest="start", metavar="DIR", to=course)
     result.one("--seed", help="of text, weights and order (default: 0)", kind=whole("--seed", 0), metavar="N", to=course)
     result.one("--batch", help="rows (redrafter) or texts (small) in a step", kind=whole("--batch"), metavar="N", to=course)
-    result.one("--rate", help="highest learning rate", kind=rate, metavar="X", to=course)
+    result.one("--rate", help="highest learning rate", kind=above_zero("--rate"), metavar="X", to=course)
     result.one("--labels", help="soft: the model's likeliest tokens with their probabilities; hard: the one it said (default: soft)", to=course)
     shape = result.add_argument_group("network")
     result.one("--layers", help="layers (default: 2 residual blocks, or 4 layers of the small model)", kind=whole("--layers"), metavar="N", to=shape)
@@ -48,28 +48,8 @@ def parser() -> Parser:
     result.switch("-y", "--yes", help="answer yes to a large download", to=other)
     result.switch("--force", help="overwrite what is in --out", to=other)
     result.switch("--json", help="print one JSON object about the result", to=other)
-    result.switch("-q", "--quiet", help="errors only on stderr", to=other)
-    result.switch("--debug", help="show a traceback where something fails", to=other)
+    result.common(other)
     return result
-
-
-def minutes(text: str) -> float:
-    return positive("--minutes", text)
-
-
-def rate(text: str) -> float:
-    return positive("--rate", text)
-
-
-def positive(flag: str, text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise UsageError(f"{flag} {text} makes no sense: give a number above 0.")
-    return value
 
 
 def train(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:

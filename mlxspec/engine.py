@@ -1,6 +1,5 @@
 """The public face: a loaded model with its drafter, a prompt in, events out. Knows no terminal and no sound card."""
 
-import difflib
 import json
 import secrets
 import sys
@@ -21,7 +20,7 @@ from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
 from mlxspec.loading import Loaded, Say, context_length, load_model
-from mlxspec.options import Options, names
+from mlxspec.options import Options, known, names
 from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats
 from mlxspec.target import Target
@@ -45,7 +44,7 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     say = say or _to_stderr
     wish = drafter if isinstance(drafter, str) else "auto"
     check_name(wish)
-    settings = Options(model=model, drafter=wish, **_known(options, "load"))
+    settings = Options(model=model, drafter=wish, **known(options, "load"))
     loaded = load_model(settings, say)
     maybe_set_recommended_wired_limit()  # on Metal only, as mlx-lm does for its own loop
     target = Target(loaded.model, context_length=context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
@@ -234,7 +233,7 @@ class Engine:
 
     def _settings(self, options: dict[str, Any]) -> Options:
         fixed = {name: getattr(self.settings, name) for name in names("load")}
-        settings = Options(**{**fixed, **self.defaults, **_known(options, "reply")})
+        settings = Options(**{**fixed, **self.defaults, **known(options, "reply")})
         if settings.accept not in POLICIES:
             said = f"--accept {settings.accept} compares tokens by their sound, and {self.model_name} has no audio alphabet"
             raise UsageError(f"{said}: use --accept coupled, or mlxspec speak with a voice.")
@@ -279,16 +278,6 @@ class Engine:
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "logit_bias")
-
-
-def _known(options: dict[str, Any], when: str) -> dict[str, Any]:
-    """The options themselves; an unknown one, or one of the other kind, is an error that names the nearest."""
-    for name in options:
-        if name not in names(when):
-            near = difflib.get_close_matches(name, names(when), n=1)
-            other = "give it to load()" if name in names("load") else "give it with the prompt" if name in names("reply") else "leave it out"
-            raise UsageError(f"Unknown option {name}: {f'did you mean {near[0]}?' if near and name not in names() else f'{other}.'}")
-    return options
 
 
 def _last(steps: Generator[Any, None, Any]) -> Any:

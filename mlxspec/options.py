@@ -3,6 +3,7 @@
 ``Options`` checks itself: a value that makes no sense, or two that contradict each other, raise UsageError in one line.
 """
 
+import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def option(default: Any, help: str, *flags: str, when: str, metavar: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
-    """A field of Options. ``when`` is load (fixed for a model) or reply (may differ per reply)."""
+    """A field of Options. ``when`` is load (fixed for a model), reply (may differ per reply) or speech."""
     return field(default=default, metadata={"help": help, "flags": flags, "when": when, "metavar": metavar, "choices": choices})
 
 
@@ -94,6 +95,23 @@ class Options:
             raise UsageError("--stop '' would end every reply at once: give a string of at least one character.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechOptions(Options):
+    """Options of a piece of speech. ``early`` lets sound out while its segment is being drawn; else a segment that goes wrong is drawn afresh."""
+
+    group_size: float | None = option(None, "mean size of acoustic groups (default: the voice's own)", when="speech", metavar="X")
+    group_source: str | None = option(
+        None, "where groups come from: head, input or codebook (default: the voice's own)", when="speech", metavar="SOURCE"
+    )
+    capped: float | None = option(None, "judge exactly where the two differ more than this inside a group", when="speech", metavar="D")
+    early: bool = option(True, "let sound out before its sentence is drawn", when="speech")
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        if self.capped is not None and not 0 <= self.capped <= 1:
+            raise UsageError(f"--capped {self.capped} makes no sense: give a distance from 0 to 1.")
+
+
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tokens", -1, math.inf),
     ("temperature", 0, math.inf),
@@ -113,6 +131,16 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 def names(when: str | None = None) -> tuple[str, ...]:
     """Names of the options, all or those of one kind."""
     return tuple(f.name for f in fields(Options) if when in (None, f.metadata["when"]))
+
+
+def known(options: dict[str, Any], when: str) -> dict[str, Any]:
+    """The options themselves; an unknown one, or one of the other kind, is an error that names the nearest."""
+    for name in options:
+        if name not in names(when):
+            near = difflib.get_close_matches(name, names(when), n=1)
+            other = "give it to load()" if name in names("load") else "give it with the prompt" if name in names("reply") else "leave it out"
+            raise UsageError(f"Unknown option {name}: {f'did you mean {near[0]}?' if near and name not in names() else f'{other}.'}")
+    return options
 
 
 def _flag(name: str) -> str:

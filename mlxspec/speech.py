@@ -29,8 +29,8 @@ from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.errors import DrafterError, MlxspecError, ModelError, UsageError
 from mlxspec.events import Audio, Sentence, SpeechEvent, Spoken
 from mlxspec.labels import Labels, MirrorSampler
-from mlxspec.loading import Loaded, Say, load_model
-from mlxspec.options import Options, option
+from mlxspec.loading import Loaded, Say, context_length, load_model
+from mlxspec.options import Options, SpeechOptions, known
 from mlxspec.pipeline import pipeline
 from mlxspec.sampling import Sampler
 from mlxspec.speech_stages import Interrupted, Linked, Task, Wrong, drawn, sounded
@@ -56,7 +56,7 @@ def load_voice(voice: str | None = None, *, drafter: Any = "auto", say: Say | No
     files = find_voice(voice)
     wish = drafter if isinstance(drafter, str) else "auto"
     check_name(wish)
-    settings = Options(model=str(files.folder), drafter=wish, **options)
+    settings = Options(model=str(files.folder), drafter=wish, **known(options, "load"))
     try:
         codec = NeuralCodec.load(files.codec)
     except AudioError as error:
@@ -64,16 +64,6 @@ def load_voice(voice: str | None = None, *, drafter: Any = "auto", say: Say | No
     loaded = load_model(settings, say)
     maybe_set_recommended_wired_limit()
     return Voice(files, loaded, codec, drafter, settings, say)
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechOptions(Options):
-    """Options of a piece of speech. ``early`` lets sound out while its segment is being drawn; else a segment that goes wrong is drawn afresh."""
-
-    group_size: float | None = option(None, "mean size of acoustic groups (default: the voice's own)", when="speech", metavar="X")
-    group_source: str | None = option(None, "where groups come from: head, input or codebook (default: the voice's own)", when="speech", metavar="S")
-    capped: float | None = option(None, "judge exactly where drafter and target differ more inside a group", when="speech", metavar="D")
-    early: bool = option(True, "let sound out before its sentence is drawn", when="speech")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,8 +99,7 @@ class Voice:
         if codec.codes != files.layout.codes:
             said = f"The codec of {files.name} has {codec.codes} codes a slot and its speech model {files.layout.codes}"
             raise ModelError(f"{said}: they belong to different voices. Fetch or train the voice again.")
-        length = loaded.config.get("max_position_embeddings")
-        self.target = Target(loaded.model, context_length=length if isinstance(length, int) else None)
+        self.target = Target(loaded.model, context_length=context_length(loaded.config))
         if self.target.vocab_size < files.layout.vocab_size:
             said = f"The speech model of {files.name} speaks {self.target.vocab_size} tokens and its layout names {files.layout.vocab_size}"
             raise ModelError(f"{said}: they belong to different voices. Fetch or train the voice again.")
@@ -273,15 +262,13 @@ class Voice:
             raise UsageError(str(error)) from error
 
     def _settings(self, options: dict[str, Any]) -> SpeechOptions:
-        known = {f.name for f in fields(SpeechOptions)}
+        everything = {f.name for f in fields(SpeechOptions)}
         for name in options:
-            if name not in known:
+            if name not in everything:
                 raise UsageError(f"Unknown option {name}: leave it out.")
         settings = SpeechOptions(**{**self.loaded.defaults, **options})
         if settings.require_spec and self.speculation == "off":
             raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
-        if settings.capped is not None and not 0 <= settings.capped <= 1:
-            raise UsageError(f"--capped {settings.capped} makes no sense: give a distance from 0 to 1.")
         return settings
 
     def _rule(self, settings: SpeechOptions) -> tuple[Policy, Any]:
