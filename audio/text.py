@@ -26,8 +26,6 @@ class Segment:
 class FrontEnd:
     """English. Opened once; safe to use from several threads, one at a time."""
 
-    language = "en"
-
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self._phonemizer = Phonemizer()

@@ -59,7 +59,6 @@ class Piece:
 class Outcome:
     """How a segment ended. ``fault`` says what is wrong with what was let go."""
 
-    tries: int
     fault: Fault | None = None
     interrupted: bool = False
 
@@ -125,7 +124,7 @@ def utterance(
         finally:
             steps.close()
         if ended == "interrupted":
-            return Outcome(attempt + 1, fault, interrupted=True)
+            return Outcome(fault, interrupted=True)
         fault = "loop" if ended == "loop" else "overrun" if ended == "length" else None
         whole = len(watch.tokens) - (watch.repeated if fault == "loop" else 0)
         if fault is None and whole < speaking.tokens_per_frame:
@@ -133,7 +132,7 @@ def utterance(
         last = attempt == TRIES - 1 or (early and fault == "overrun")
         if fault is None or last:
             yield _piece(watch, out, whole, speaking.tokens_per_frame, None)
-            return Outcome(attempt + 1, fault)
+            return Outcome(fault)
     raise AssertionError("the last try returns")
 
 
