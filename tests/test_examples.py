@@ -40,3 +40,25 @@ def test_own_drafter_changes_the_speed_and_not_the_text(pairs: Any) -> None:
     assert drafted.drafter == "pairs"
     assert drafted.stats["accepted"] > 20
     assert drafted.stats["rounds"] < plain.stats["rounds"] / 2
+
+
+def test_settings_are_judged_on_the_half_that_did_not_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    """The even prompts prefer x@1, the odd ones x@3: adaptive stands against x@1 on the odd ones alone."""
+    judge = runpy.run_path(str(EXAMPLES / "compare_settings.py"))["judge"]
+    rates = {"none": [1.0] * 4, "auto": [9.0, 3.0, 9.0, 3.0], "x@1": [3.0, 1.5, 3.0, 1.5], "x@3": [2.0, 6.0, 2.0, 6.0]}
+    judge(rates, ["chat"] * 4)
+    assert capsys.readouterr().out.splitlines()[2].split() == [
+        "chat",
+        "2.000",
+        "[2.000,",
+        "2.000]",
+        "of",
+        "x@1",
+        "0.500",
+        "[0.500,",
+        "0.500]",
+        "of",
+        "x@3",
+    ]
+    judge({"none": [1.0], "auto": [2.0]}, ["chat"])
+    assert capsys.readouterr().out == ""
