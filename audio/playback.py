@@ -26,6 +26,10 @@ class Player(Protocol):
 
     underruns: int
 
+    @property
+    def ahead(self) -> float:
+        """Seconds of sound that wait to be heard."""
+
     def write(self, samples: np.ndarray) -> None: ...
 
     def finish(self, cancel: threading.Event) -> None:
@@ -52,6 +56,7 @@ class CardPlayer:
         sounddevice = device or _sounddevice()
         self._buffer: deque[np.ndarray] = deque()
         self._waiting = 0  # samples in the buffer
+        self._sample_rate = sample_rate
         self._most = round(AHEAD * sample_rate)
         self._changed = threading.Condition()
         self._ended = self._starved = False
@@ -60,7 +65,11 @@ class CardPlayer:
             self._stream = sounddevice.OutputStream(samplerate=sample_rate, channels=1, dtype="float32", callback=self._asked)
             self._stream.start()
         except Exception as error:  # PortAudioError, and what drivers raise
-            raise AudioError(f"No sound device can play ({str(error).splitlines()[0]:.80}): write a file, as with -o out.wav.") from error
+            raise AudioError(f"No sound device can play ({str(error).splitlines()[0]:.80}): write a file (mlxspec speak -o out.wav).") from error
+
+    @property
+    def ahead(self) -> float:
+        return self._waiting / self._sample_rate
 
     def write(self, samples: np.ndarray) -> None:
         with self._changed:
@@ -117,6 +126,10 @@ class AfplayPlayer:
         self._parts: list[np.ndarray] = []
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def ahead(self) -> float:
+        return sum(map(len, self._parts)) / self._sample_rate
+
     def write(self, samples: np.ndarray) -> None:
         self._parts.append(samples)
 
@@ -141,7 +154,11 @@ def _sounddevice() -> Any:
     try:
         import sounddevice
     except ImportError as error:
-        raise AudioError("Playing needs sounddevice, which is not installed: pip install 'mlxspec[play]', or write a file with -o.") from error
+        raise AudioError(
+            "Playing needs sounddevice, which is not installed: pip install 'mlxspec[play]', or write a file (mlxspec speak -o out.wav)."
+        ) from error
     except OSError as error:  # the package is there and the library it wraps is not
-        raise AudioError("Playing needs PortAudio, which is not installed: apt-get install libportaudio2, or write a file with -o.") from error
+        raise AudioError(
+            "Playing needs PortAudio, which is not installed: apt-get install libportaudio2, or write a file (mlxspec speak -o out.wav)."
+        ) from error
     return sounddevice

@@ -74,12 +74,23 @@ class Sentence:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How speech fares so far: seconds to its first sound, seconds of the speech model's work for a second of sound, drafted rows, accepted ones."""
+
+    time_to_first_audio: float
+    seconds_per_audio_second: float
+    drafted: int
+    accepted: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Audio:
     """Sound that is final: float32 samples between -1 and 1, one channel."""
 
     samples: "np.ndarray"
     sample_rate: int
+    pace: Pace
 
 
 @dataclass(frozen=True, slots=True)

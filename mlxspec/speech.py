@@ -34,7 +34,7 @@ from mlxspec.options import Options, SpeechOptions, known
 from mlxspec.pipeline import pipeline
 from mlxspec.sampling import Sampler
 from mlxspec.speech_stages import Interrupted, Linked, Task, Wrong, drawn, sounded
-from mlxspec.speech_stats import LabelLog, together
+from mlxspec.speech_stats import LabelLog, pace, together
 from mlxspec.stats import Stats
 from mlxspec.target import Target
 from mlxspec.utterance import Speaking
@@ -154,8 +154,12 @@ class Voice:
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         return self._run(text, segments, settings, policy, sampler, seed, Linked(cancel or threading.Event()))
 
-    def play(self, text: str, *, cancel: threading.Event | None = None, on: Callable[[SpeechEvent], None] | None = None, **options: Any) -> Spoken:
-        """Say it aloud, and return when it has been heard; ``on`` is told of every event as it comes, ``cancel`` silences at once.
+    def play(
+        self, text: str, *, cancel: threading.Event | None = None, on: Callable[[SpeechEvent, float], None] | None = None, **options: Any
+    ) -> Spoken:
+        """Say it aloud, and return when it has been heard; ``cancel`` silences at once.
+
+        ``on`` is told of every event as it comes, and how many seconds of sound are still to be heard before it.
 
         Raises MlxspecError where nothing can play. Options as for ``stream``.
         """
@@ -171,7 +175,7 @@ class Voice:
         try:
             for event in events:
                 if on is not None:
-                    on(event)
+                    on(event, player.ahead)
                 if isinstance(event, Audio) and not cancel.is_set():
                     player.write(event.samples)
                 elif isinstance(event, Spoken):
@@ -236,7 +240,7 @@ class Voice:
                 elif len(item):
                     first = time.perf_counter() - started if first is None else first
                     samples += len(item)
-                    yield Audio(item, self.sample_rate)
+                    yield Audio(item, self.sample_rate, pace(stats, self.tokens_per_second, first))
             state = (drafter.state, drafter.reason) if isinstance(drafter, AdaptiveDrafter) else (self.speculation, self.reason)
             seconds = time.perf_counter() - started
             report = together(stats, *state)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mlxspec.accept import Labelled
+from mlxspec.events import Pace
 from mlxspec.stats import Stats
 
 SUMS = ("prompt_tokens", "rounds", "drafted", "accepted", "emitted")
@@ -34,6 +35,14 @@ def together(parts: Sequence[Stats], speculation: str, reason: str | None) -> di
         "speculation": speculation,
         "reason": reason,
     }
+
+
+def pace(parts: Sequence[Stats], tokens_per_second: float, first: float) -> Pace:
+    """How several decodes fare together. A stage that waits for the player does no work, so its work is counted, not the time that passed."""
+    parts = tuple(parts)
+    work = sum(sum(part.seconds.values()) for part in parts)
+    tokens = sum(part.emitted + (part.first is not None) for part in parts)
+    return Pace(first, work * tokens_per_second / max(tokens, 1), sum(part.drafted for part in parts), sum(part.accepted for part in parts))
 
 
 class LabelLog:

@@ -77,6 +77,26 @@ def test_streamed_is_whole_sentence_by_sentence() -> None:
     done = events[-1]
     assert isinstance(done, Spoken) and done.samples == len(whole.samples) and done.duration == whole.duration
     assert done.stats["time_to_first_audio"] < done.stats["wall_seconds"]
+    paces = [event.pace for event in events if isinstance(event, Audio)]
+    assert {pace.time_to_first_audio for pace in paces} == {done.stats["time_to_first_audio"]} and paces[-1].seconds_per_audio_second > 0
+
+
+def test_the_pace_of_speech_is_that_of_its_work() -> None:
+    """A listener that takes its time makes it no slower; what was drafted and accepted is counted as it goes."""
+    voice = markov_voice(drafter="lookup")
+    events = voice.stream(TEXT, seed=3, draft_tokens=2)
+    paces = []
+    for event in events:
+        if isinstance(event, Audio):
+            paces.append(event.pace)
+        elif isinstance(event, Spoken):
+            done = event
+    assert (paces[-1].drafted, paces[-1].accepted) == (done.stats["drafted"], done.stats["accepted"]) and done.stats["drafted"] > 0
+    assert [pace.drafted for pace in paces] == sorted(pace.drafted for pace in paces)
+    seconds = done.stats["seconds"]
+    work = seconds["prefill"] + seconds["draft"] + seconds["verify"] + seconds["other"]
+    tokens = done.stats["emitted"] + done.stats["tries"]
+    assert paces[-1].seconds_per_audio_second == pytest.approx(work * voice.tokens_per_second / tokens)
 
 
 def test_the_first_sound_comes_before_the_sentence_is_done() -> None:
@@ -334,10 +354,11 @@ class Player:
     """Remembers what it is given; the second one does not open."""
 
     def __init__(self) -> None:
-        self.parts, self.calls, self.underruns = list[np.ndarray](), list[str](), 0
+        self.parts, self.calls, self.underruns, self.ahead = list[np.ndarray](), list[str](), 0, 0.0
 
     def write(self, samples: np.ndarray) -> None:
         self.parts.append(samples)
+        self.ahead += 0.5
 
     def finish(self, cancel: threading.Event) -> None:
         self.calls.append("cancelled" if cancel.is_set() else "finished")
@@ -350,14 +371,15 @@ def test_playing_is_streaming_to_a_player(monkeypatch: pytest.MonkeyPatch) -> No
     players = [Player(), Player(), Player()]
     left = iter(players)
     monkeypatch.setattr(playback, "open_player", lambda rate: next(left))
-    voice, cancel, told = markov_voice(), threading.Event(), list[Any]()
-    spoken = voice.play(TEXT, seed=7, on=told.append)
+    voice, cancel, told = markov_voice(), threading.Event(), list[tuple[Any, float]]()
+    spoken = voice.play(TEXT, seed=7, on=lambda *event: told.append(event))
     assert np.array_equal(np.concatenate(players[0].parts), markov_voice().speak(TEXT, seed=7).samples)
-    assert players[0].calls == ["finished"] and told[-1] is spoken and isinstance(told[0], Sentence)
-    assert voice.play(TEXT * 9, seed=7, cancel=cancel, on=lambda event: cancel.set()).interrupted
+    assert players[0].calls == ["finished"] and told[-1][0] is spoken and isinstance(told[0][0], Sentence)
+    assert [ahead for _, ahead in told] == sorted(ahead for _, ahead in told) and told[-1][1] == 0.5 * len(players[0].parts)
+    assert voice.play(TEXT * 9, seed=7, cancel=cancel, on=lambda event, ahead: cancel.set()).interrupted
     assert players[1].calls == ["cancelled"] and not players[1].parts
 
-    def wrong(event: Any) -> None:
+    def wrong(event: Any, ahead: float) -> None:
         raise ValueError("a listener's own fault")
 
     with pytest.raises(ValueError, match="own fault"):

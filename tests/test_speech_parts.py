@@ -248,8 +248,9 @@ def test_a_player_gives_what_was_written_and_counts_when_it_starves() -> None:
     player = playback.CardPlayer(100, card)
     assert np.array_equal(card.take(5), np.zeros(5)) and player.underruns == 0  # nothing has begun
     player.write(np.arange(8, dtype=np.float32) / 10)
+    assert player.ahead == 0.08
     assert np.allclose(card.take(5), [0, 0.1, 0.2, 0.3, 0.4])
-    assert np.allclose(card.take(5), [0.5, 0.6, 0.7, 0, 0]) and player.underruns == 1
+    assert np.allclose(card.take(5), [0.5, 0.6, 0.7, 0, 0]) and player.underruns == 1 and player.ahead == 0
     card.take(5)
     assert player.underruns == 1
     player.write(np.ones(4, np.float32))
