@@ -15,7 +15,7 @@ from mlxspec import config
 from mlxspec.arguments import Once, Parser
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options, names
-from mlxspec.paths import config_file
+from mlxspec.paths import config_file, data_dir
 from mlxspec.sessions import Store
 from mlxspec.terminal import Terminal
 
@@ -128,7 +128,7 @@ def opened(request: Request) -> "Talk":
     from mlxspec.tui.worker import Worker
 
     store = Store() if request.save else None
-    worker = Worker(load_engine, list_offers=offers, measured=Cache())
+    worker = Worker(load_engine, load_voice=load_voice, list_offers=offers, measured=Cache())
     talk = Talk(worker, store, {}, None, Awake())
     stored: dict[str, Any] = {}
     if request.resume is not None:
@@ -168,6 +168,17 @@ def load_engine(model: str, drafter: str, options: Mapping[str, Any], say: Any) 
 
     disable_progress_bars()
     return load(model, drafter=drafter, say=say, **options)
+
+
+def load_voice(name: str | None, say: Any) -> Any:
+    """mlxspec.load_voice for the chat: what is wrong is said in the words of ``/speak``."""
+    from mlxspec import voices
+
+    if name is None and not voices.names():
+        raise UsageError(f"There is no voice yet: put one in {data_dir() / 'voices'}, or give its folder (/speak FOLDER).")
+    from mlxspec.speech import load_voice
+
+    return load_voice(name, say=say)
 
 
 def offers(engine: Any, folders: Sequence[Path]) -> "Offers":

@@ -5,7 +5,6 @@ A face may make a class of its own from this one, to show in a window what is he
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +16,8 @@ from mlxspec.options import Options, names
 from mlxspec.report import details, stats_line
 from mlxspec.session_text import as_json, as_markdown
 from mlxspec.terminal import one_line
-from mlxspec.tui.commands import help_lines, help_of
+from mlxspec.tui.commands import OFF, ON, help_lines, help_of
+from mlxspec.tui.markdown import code_blocks
 from mlxspec.tui.talk import Talk
 
 ELSEWHERE = {"system_prompt": "/system", "draft_tokens": "/k", "require_spec": None, "strict": None}  # options that /set does not take, and who does
@@ -89,6 +89,13 @@ class Actions:
 
     def compare(self) -> None:
         self.talk.compare()
+
+    def speak(self, what: str | None, mirror: bool = False) -> None:
+        if what is not None and what.lower() in (*ON, *OFF):
+            self.talk.aloud.always = what.lower() in ON
+            self.face.say("Every reply is spoken." if self.talk.aloud.always else "Replies are not spoken.")
+            return
+        self.talk.speak(voice=what, mirror=mirror)
 
     # ---- Settings ------------------------------------------------------------------------------------------------------------------------
 
@@ -220,7 +227,7 @@ class Actions:
         if what == "all" and self.talk.said:
             text = as_markdown(self.talk.snapshot())
         if what == "code":
-            blocks = fences(text)
+            blocks = code_blocks(text)
             if not blocks:
                 raise UsageError("The last reply has no code block: /copy takes all of it.")
             text = blocks[-1]
@@ -255,11 +262,6 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(repr(text) for text in value) or "none"
     return "none" if value is None else one_line(str(value))
-
-
-def fences(text: str) -> list[str]:
-    """The contents of a text's code blocks; one that is still open counts."""
-    return [found[2] for found in re.finditer(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", text, re.DOTALL | re.MULTILINE)]
 
 
 def write_new(path: Path, text: str) -> None:

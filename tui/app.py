@@ -176,13 +176,13 @@ class ChatApp(App[int]):
     # ---- Keys ----------------------------------------------------------------------------------------------------------------------------
 
     def action_interrupt(self) -> None:
-        """Copy what is selected; else stop the reply; else quit, asked twice."""
+        """Copy what is selected; else stop the reply or the speech; else quit, asked twice."""
         focused = self.screen.focused
         selected = focused.selected_text if isinstance(focused, Input | TextArea) else ""
         selected = selected or self.screen.get_selected_text() or ""
         if selected:
             self.deeds.do(lambda: self.deeds.copied(selected))
-        elif self.talk.answering or self.talk.working == "compare":
+        elif self.talk.stoppable:
             self.action_stop()
         elif self._now() - self._interrupted < AGAIN:
             self.action_leave()
@@ -191,8 +191,8 @@ class ChatApp(App[int]):
             self.toast("ctrl+c again quits")
 
     def action_stop(self) -> None:
-        """Stop the reply and keep its text; give up editing; close the drawer."""
-        if self.talk.answering or self.talk.working == "compare":
+        """Stop the reply and keep its text; be silent; give up editing; close the drawer."""
+        if self.talk.stoppable:
             self.live.stopping = True
             self.talk.stop()
         elif self.live.editing is not None:

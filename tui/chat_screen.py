@@ -7,13 +7,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widgets import ContentSwitcher, Footer
 
 from mlxspec.terminal import clean
+from mlxspec.tui.aloud import Hearing
 from mlxspec.tui.conversation import Conversation
 from mlxspec.tui.line import Line
 from mlxspec.tui.panel import SpeculationPanel
 from mlxspec.tui.prompt import Prompt
+from mlxspec.tui.speech_panel import SpeechPanel
 
 LEAST = (30, 8)  # columns and rows
 
@@ -63,7 +65,9 @@ class ChatScreen(Screen[None]):
                     yield Conversation()
                     yield Line(id="status")
                     yield Prompt(clean, id="prompt")
-                yield SpeculationPanel()
+                with ContentSwitcher(initial="speculation", id="side"):
+                    yield SpeculationPanel(id="speculation")
+                    yield SpeechPanel(id="speech")
             yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -81,6 +85,12 @@ class ChatScreen(Screen[None]):
     @property
     def panel(self) -> SpeculationPanel:
         return self.query_one(SpeculationPanel)
+
+    def show_speech(self, hearing: Hearing | None) -> None:
+        """What is said aloud, in the place of what drafting gains; None: nothing is."""
+        self.query_one(ContentSwitcher).current = "speculation" if hearing is None else "speech"
+        if hearing is not None:
+            self.query_one(SpeechPanel).say(hearing)
 
     def say_top(self, text: str) -> None:
         """The line on top."""

@@ -16,7 +16,7 @@ from mlxspec.errors import UsageError
 from mlxspec.terminal import one_line
 
 ON, OFF = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
-YES = "-y"
+YES, MIRROR = "-y", "--mirror"
 
 
 class Actions(Protocol):
@@ -42,6 +42,7 @@ class Actions(Protocol):
     def export(self, path: str | None) -> None: ...
     def copy(self, what: str | None) -> None: ...
     def compare(self) -> None: ...
+    def speak(self, what: str | None, mirror: bool) -> None: ...
     def help(self, name: str | None) -> None: ...
     def leave(self) -> None: ...
 
@@ -109,6 +110,14 @@ def _copy(do: Actions, text: str) -> None:
     do.copy(text or None)
 
 
+def _speak(do: Actions, text: str) -> None:
+    mirror = MIRROR in text.split()
+    what = text.replace(MIRROR, "").strip()
+    if mirror and what.lower() in (*ON, *OFF):
+        raise UsageError(f"/speak {what} is for all replies, and {MIRROR} for one speech: give one of them.")
+    do.speak(what or None, mirror)
+
+
 def _bare(name: str, run: Callable[[Actions], None]) -> Callable[[Actions, str], None]:
     def call(do: Actions, text: str) -> None:
         if text:
@@ -139,6 +148,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("search", "WORDS", "find words in the saved conversations", _search),
     Command("export", "[FILE]", "write the conversation to FILE.md or FILE.json", lambda do, text: do.export(text or None)),
     Command("copy", "[code|all]", "copy the last reply, its last code, or everything", _copy),
+    Command("speak", "[VOICE|on|off] [--mirror]", "say the last reply aloud, or every reply (on)", _speak, ("say",)),
     Command("help", "[COMMAND]", "this list, or one command", lambda do, text: do.help(text.lstrip("/") or None), ("?",)),
     Command("exit", "", "leave", _bare("exit", lambda do: do.leave()), ("quit", "bye")),
 )

@@ -18,10 +18,11 @@ from mlxspec.tui.compare_screen import CompareScreen
 from mlxspec.tui.editor import edit
 from mlxspec.tui.face import ScreenFace
 from mlxspec.tui.help_screen import HelpScreen
+from mlxspec.tui.markdown import code_blocks
 from mlxspec.tui.options_screen import OptionsScreen
 from mlxspec.tui.picking import Picking
 from mlxspec.tui.reports import Compared, Counted, Ended, Failed, Lane, Offers, Ready, Report
-from mlxspec.tui.turns import ReplyTurn, Turn, code_blocks
+from mlxspec.tui.turns import ReplyTurn, Turn
 
 if TYPE_CHECKING:
     from mlxspec.tui.app import ChatApp
@@ -152,6 +153,9 @@ class Deeds(Actions):
             self.app.screen_of_chat.prompt.focus()
         elif what == "continue":
             self.do(self._go_on if number == len(self.talk.said) - 1 else self._not_the_last)
+            self.app.screen_of_chat.prompt.focus()
+        elif what == "speak":
+            self.do(lambda: self.talk.speak(number))
             self.app.screen_of_chat.prompt.focus()
         elif what == "delete":
             after = len(self.talk.said) - number

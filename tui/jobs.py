@@ -13,7 +13,8 @@ from mlxspec.terminal import one_line
 from mlxspec.tui.reports import Begun, Ended, Failed, Happening, Report
 
 FIRST = ("load", "drafter")  # go to the front of the queue and end what runs
-TALK = ("reply", "compare")  # what ``cancel`` ends
+TALK = ("reply", "compare", "speech")  # what ``cancel`` ends
+SPEECH = "speech"  # makes room for what else is said
 IDLE = "baseline"
 
 
@@ -66,12 +67,14 @@ class Jobs:
                 at = next((i for i, waiting in enumerate(self._queue) if waiting.kind not in FIRST), len(self._queue))
                 self._queue.insert(at, job)
             else:
+                if kind == SPEECH:
+                    self._forget((SPEECH,))
                 self._queue.append(job)
             self._wake.notify()
             return job.number
 
     def cancel(self) -> None:
-        """End the reply or comparison that runs, with what it has, and forget those that wait."""
+        """End the reply, comparison or speech that runs, with what it has, and forget those that wait."""
         with self._wake:
             self._forget(TALK)
             if self._running is not None and self._running.kind in TALK:
@@ -119,7 +122,7 @@ class Jobs:
 
     def _gives_way(self, running: Job, kind: str) -> bool:
         """Whether what runs is to be broken off for a new job: anything for a new model, a load not for a mere drafter."""
-        if running.kind == IDLE:
+        if running.kind == IDLE or (running.kind == SPEECH and kind in TALK):
             return True
         return kind in FIRST and (running.kind in TALK or (running.kind == "load" and kind == "load"))
 

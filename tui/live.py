@@ -81,7 +81,7 @@ class Live:
         if self.stale or self._moved():
             self.stale = False
             await self._match()
-        if not self.talk.answering:
+        if not self.talk.stoppable:
             self.stopping = False
         await self._grow()
         notes, self._notes = self._notes, []
@@ -91,6 +91,7 @@ class Live:
         fresh = self._counted.catch_up() if self._counted is not None else False
         self.screen.say_top(words.top(self.talk, self.screen.size.width - 2))
         self.screen.say_status(words.status(self.talk, tally, self.screen.conversation.behind, self.editing, self.stopping))
+        self.screen.show_speech(self.talk.aloud.hearing)
         self._times += 1
         if not self.talk.answering or (fresh and self._times % SLOWER == 0):
             self.draw_panel()

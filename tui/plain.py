@@ -20,8 +20,9 @@ from mlxspec.tui import clipboard, editor
 from mlxspec.tui.actions import Actions
 from mlxspec.tui.commands import complete, plain_text, run
 from mlxspec.tui.history import History
-from mlxspec.tui.reports import Baseline, Compared, Lane, Loading, Offer, Offers, Ready, Report
+from mlxspec.tui.reports import Baseline, Compared, Ended, Lane, Loading, Offer, Offers, Ready, Report, Speech
 from mlxspec.tui.talk import Talk
+from mlxspec.tui.words import speech
 
 ASK, MORE = ">>> ", "... "
 FENCE = '"""'
@@ -55,6 +56,7 @@ class Plain:
         talk.tell = terminal.error
         talk.give_back = self._given_back
         self._back: str | None = None  # a message that could not be sent
+        self._speech = Speech()
 
     # ---- The loop ------------------------------------------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class Plain:
             self._show(self.talk.feed())
             if self._stops > 2:  # the engine hangs: the user gets the prompt, and may leave
                 raise KeyboardInterrupt
-            if self._stops and not self.talk.stop() and (self._stops > 1 or self.talk.working != "compare"):
+            if self._stops and not self.talk.stop() and (self._stops > 1 or self.talk.working not in ("compare", "speech")):
                 self._in_background = True
         self._in_background = self._in_background and self._at_work
         self._show(self.talk.feed())
@@ -171,6 +173,13 @@ class Plain:
                 self.terminal.notice(f"Plain decoding: {event.tokens_per_second:.1f} tok/s, measured on this machine.")
             elif isinstance(event, Offers):
                 self._offers(event)
+            elif isinstance(event, Speech):
+                if event.about:
+                    self.terminal.notice(event.about)
+                self._speech = event
+            elif isinstance(event, Ended) and event.kind == "speech" and self._stats and self._speech.pace is not None:
+                self.terminal.error(self.dot.join(speech(self._speech)))
+                self._speech = Speech()
 
     def _ready(self, ready: Ready) -> str:
         reason = f" ({ready.reason})" if ready.reason else ""

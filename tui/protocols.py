@@ -1,10 +1,10 @@
-"""What the chat needs of an engine, so that a test's fake can stand in for it. mlxspec.Engine and mlxspec.chat.Chat have all of it."""
+"""What the chat needs of an engine and a voice, so that a test's fake can stand in for them. mlxspec.Engine, Chat and Voice have all of it."""
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mlxspec.events import ChatEvent, Event
+from mlxspec.events import ChatEvent, Event, SpeechEvent, Spoken
 
 Message = dict[str, str]
 Say = Callable[[str], None]
@@ -43,4 +43,15 @@ class Engine(Protocol):
     def gap(self, tokens: Sequence[int], one: int, other: int, *, seed: int = 0, **options: Any) -> tuple[float, str]: ...
 
 
+class Voice(Protocol):
+    """A voice in memory, as mlxspec.Voice."""
+
+    files: Any  # has .name
+
+    def play(
+        self, text: str, *, cancel: threading.Event | None = None, on: Callable[[SpeechEvent, float], None] | None = None, **options: Any
+    ) -> Spoken: ...
+
+
+LoadVoice = Callable[[str | None, Say], Voice]  # a name, a folder, or None for the first there is; where its notices go
 Load = Callable[[str, str, Mapping[str, Any], Say], Engine]  # model, drafter, other load options, where its notices go

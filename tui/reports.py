@@ -6,12 +6,12 @@ Every job ends with exactly one ``Ended``, whatever became of it, and nothing of
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxspec.events import ChatEvent, Done, Step, Text
+from mlxspec.events import ChatEvent, Done, Pace, Step, Text
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A job that had waited in the queue is being done now. ``kind``: load, drafter, reply, compare, count, baseline or offers."""
+    """A job that had waited in the queue is being done now. ``kind``: load, drafter, reply, compare, speech, count, baseline or offers."""
 
     kind: str
 
@@ -134,6 +134,20 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Speech:
+    """Speech as it goes: what it is at before the first sound (``about``), the sentence that is drawn, and the sound that waits to be heard."""
+
+    about: str = ""
+    voice: str = ""
+    mirror: bool = False  # whether the rule is the approximate one
+    sentence: str = ""
+    number: int = 0  # of the sentence, from 1
+    count: int = 0
+    ahead: float = 0.0  # seconds
+    pace: Pace | None = None  # from the first sound on
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A model or drafter that may be chosen. ``name`` is what /model or /draft takes; ``fits`` says why not where it is False."""
 
@@ -152,7 +166,7 @@ class Offers:
     drafters: tuple[Offer, ...]
 
 
-Happening = ChatEvent | Begun | Ended | Failed | Loading | Ready | Speculation | Context | Counted | Baseline | Lane | Compared | Offers
+Happening = ChatEvent | Begun | Ended | Failed | Loading | Ready | Speculation | Context | Counted | Baseline | Lane | Compared | Speech | Offers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from typing import Any
 from mlxspec.errors import UsageError
 from mlxspec.events import Done, Notice, Prefill, Text
 from mlxspec.sessions import Session, Store
-from mlxspec.tui.jobs import FIRST
+from mlxspec.tui.aloud import Aloud
+from mlxspec.tui.jobs import FIRST, TALK
 from mlxspec.tui.keeping import Keeper
+from mlxspec.tui.markdown import speakable
 from mlxspec.tui.reports import Baseline, Begun, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
 from mlxspec.tui.said import Asleep, Awakener, Said, restored
 from mlxspec.tui.worker import Worker
@@ -39,6 +41,7 @@ class Talk:
         self._held: list[str] = []  # lines from before there was a face
         self.store = store
         self._keeper = Keeper(store, self.snapshot, lambda text: self.tell(text))
+        self.aloud = Aloud(worker, lambda text: self.tell(text), clock)
         self.settings = dict(settings)
         self.system = system
         self.speculating = True  # /spec
@@ -86,6 +89,11 @@ class Talk:
     def answering(self) -> bool:
         """Whether a reply runs or is awaited."""
         return self._job is not None
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether ``stop`` would end something."""
+        return self.answering or self.aloud.hearing is not None or self.working == "compare"
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -165,8 +173,17 @@ class Talk:
         self.cut(at)
         return text
 
+    def speak(self, at: int | None = None, voice: str | None = None, mirror: bool = False) -> None:
+        """Say message ``at`` aloud, or the last reply; ``voice``: another one than before; ``mirror``: by the approximate rule."""
+        self._idle()
+        one = self.last_reply if at is None else self.said[at]
+        text = speakable(one.text) if one is not None else ""
+        if not text:
+            raise UsageError("There is nothing to speak: send a message first." if one is None else "There is nothing to speak in this message.")
+        self.aloud.say(text, voice, mirror)
+
     def stop(self) -> bool:
-        """End the reply with what it has; whether there was one."""
+        """End the reply with what it has, or the speech; whether there was a reply."""
         self.worker.cancel()
         return self.answering
 
@@ -249,6 +266,7 @@ class Talk:
         reports = self.worker.drain()
         for report in reports:
             self._take(report.job, report.event)
+            self.aloud.take(report.job, report.event)
         if self.loading is not None and self.loading.seconds:
             self.loading = replace(self.loading, share=min(0.99, (self._clock() - self._since) / self.loading.seconds))
         self._keeper.tick()
@@ -261,7 +279,7 @@ class Talk:
             self.working = event.kind
             if event.kind in FIRST:
                 self._since = self._clock()
-            if event.kind in ("reply", "compare"):
+            if event.kind in TALK:
                 self._awake.on()
         elif isinstance(event, Prefill):
             self.prefill = event
@@ -329,6 +347,8 @@ class Talk:
         elif last.finish is None:
             last.finish = "interrupted"
             self._keeper.record.end("interrupted", {})
+        elif self.aloud.always and last.finish != "interrupted" and speakable(last.text):
+            self.speak()
         self._before = []
 
     def _hold(self, text: str) -> None:

@@ -3,11 +3,9 @@
 All of it is foreign text: it is cleaned of control sequences here, and shown as Content, never as markup.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from markdown_it import MarkdownIt
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,20 +17,16 @@ from textual.widgets import Markdown, Static
 from mlxspec.terminal import Cleaner, clean
 from mlxspec.tui.fence import OpenFence
 from mlxspec.tui.flow import Flow
+from mlxspec.tui.markdown import parser
 
 VIEWS = ("markdown", "raw", "origin")
-
-
-def parser() -> MarkdownIt:
-    """A parser that keeps ``<…>`` as text."""
-    return MarkdownIt("gfm-like", {"html": False})
 
 
 class Turn(Vertical, can_focus=True):
     """A message of the conversation. ``number`` is its place among the messages, ``key`` the message itself."""
 
     BLANK: ClassVar[bool] = True  # its children paint all there is
-    HELP = "A message. `y` copies its source, `enter` unfolds thinking, `escape` goes back to the prompt."
+    HELP = "A message. `y` copies its source, `s` says it aloud, `enter` unfolds thinking, `escape` goes back to the prompt."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "want('above')", "above", show=False, id="turn_above"),
         Binding("down,j", "want('below')", "below", show=False, id="turn_below"),
@@ -42,6 +36,7 @@ class Turn(Vertical, can_focus=True):
         Binding("e", "want('edit')", "edit", id="turn_edit"),
         Binding("r", "want('regenerate')", "again", id="turn_regenerate"),
         Binding("c", "want('continue')", "continue", id="turn_continue"),
+        Binding("s", "want('speak')", "speak", id="turn_speak"),
         Binding("d", "want('delete')", "delete", id="turn_delete"),
         Binding("enter", "want('unfold')", "unfold", show=False, id="turn_unfold"),
         Binding("left", "want('round_before')", "round before", show=False, id="turn_round_before"),
@@ -207,8 +202,3 @@ class ReplyTurn(Turn):
             state = "thinking …" if self._flow.thinks and self.streaming else "thought"
             head = f"{'▸' if self._folded else '▾'} {state} ({len(thinking.split())} words)"
             line.update(Content(head if self._folded else f"{head}\n{thinking}"))
-
-
-def code_blocks(source: str) -> Sequence[str]:
-    """The contents of the fences of a text, in order."""
-    return [token.content for token in parser().parse(source) if token.type in ("fence", "code_block")]

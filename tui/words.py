@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from mlxspec.tui.reports import Ready
+from mlxspec.tui.reports import Ready, Speech
 from mlxspec.tui.said import Said
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.tally import Tally, bar
 
 ENDS = {"length": "cut at the limit", "interrupted": "stopped", "stop_string": "ended at a stop string", None: "cut off"}
+AHEAD = 5.0  # seconds of sound that fill the gauge: a player keeps about that
 WELCOME = """\
 Say something below; enter sends, ctrl+j makes a new line. You can type while the model loads.
 F1 help · F2 what drafting gains · F3 the reply by origin · F4 model and drafter · ctrl+o saved chats · ctrl+p everything"""
@@ -40,7 +41,7 @@ def top(talk: Talk, width: int) -> str:
 def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping: bool) -> str:
     """What is going on, and what the user can do about it."""
     below = "   ↓ more below (ctrl+end)" if behind else ""
-    if stopping and talk.answering:
+    if stopping:
         return "stopping …" + below
     if talk.loading is not None and not (talk.answering and tally.tokens):
         share = talk.loading.share
@@ -55,6 +56,8 @@ def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping
         return f"answering  {tally.tokens} tokens  {speed}   esc stops" + below
     if editing is not None:
         return f"editing message {editing + 1}: enter sends it, esc gives up" + below
+    if talk.aloud.hearing is not None:
+        return f"{talk.aloud.hearing.newest.about or 'speaking …'}   esc stops" + below
     if talk.working == "compare":
         return "comparing …" + below
     if talk.working == "baseline":
@@ -62,6 +65,29 @@ def status(talk: Talk, tally: Tally, behind: bool, editing: int | None, stopping
     if talk.ready is None:
         return "no model is loaded: F4" + below
     return "ready" + below
+
+
+def speech(now: Speech) -> list[str]:
+    """What speaks and by which rule (or what it is at before that), and from the first sound on its numbers."""
+    if not now.voice:
+        return [now.about or "speaking"]
+    lines = [f"speaking · {now.voice}", "rule: mirror (approximate)" if now.mirror else "rule: coupled (exact)"]
+    if now.pace is not None:
+        lines.append(f"first sound after {now.pace.time_to_first_audio:.2f} s")
+        lines.append(f"{now.pace.seconds_per_audio_second:.2f} s for a second of sound")
+        lines += [f"accepted {now.pace.accepted}/{now.pace.drafted} drafted rows"] if now.pace.drafted else ["nothing was drafted"]
+    if now.count:
+        lines.append(f"drawn: sentence {now.number} of {now.count}")
+    return lines
+
+
+def buffer(seconds: float) -> str:
+    """Sound ahead of the ear, against the most that is kept.
+
+    >>> buffer(2.5)
+    'buffer ██████       2.5 s'
+    """
+    return f"buffer {bar(seconds / AHEAD, 12)} {seconds:.1f} s"
 
 
 def gauge(used: int, limit: int | None) -> str:

@@ -18,15 +18,15 @@ from typing import Any
 
 from mlxspec import Proposal
 from mlxspec.errors import UsageError
-from mlxspec.events import Done, Notice, Text
+from mlxspec.events import Audio, Done, Notice, Sentence, SpeechEvent, Text
 from mlxspec.terminal import one_line
 from mlxspec.trace import piece
 from mlxspec.tui.baseline import measure
 from mlxspec.tui.comparison import verdict
-from mlxspec.tui.jobs import FIRST, Job, Jobs
+from mlxspec.tui.jobs import FIRST, SPEECH, Job, Jobs
 from mlxspec.tui.measured import Cache
-from mlxspec.tui.protocols import Chat, Engine, Load, Message
-from mlxspec.tui.reports import Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation
+from mlxspec.tui.protocols import Chat, Engine, Load, LoadVoice, Message, Voice
+from mlxspec.tui.reports import Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation, Speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,16 @@ class Wish:
 
 
 class Worker:
-    """Owns the engine. ``load`` makes one; ``release`` lets memory go and tells how many bytes are in use (None: not known here);
-    ``list_offers`` says what fits an engine (None: none is loaded); ``measured`` keeps what was measured; ``clock`` and ``now`` tell the time.
+    """Owns the engine, and a voice. ``load`` and ``load_voice`` make them; ``release`` lets memory go and tells how many bytes are in use (None:
+    not known here); ``list_offers`` says what fits an engine (None: none is loaded); ``measured`` keeps what was measured; ``clock`` and ``now``
+    tell the time.
     """
 
     def __init__(
         self,
         load: Load,
         *,
+        load_voice: LoadVoice | None = None,
         release: Callable[[], int | None] | None = None,
         list_offers: Callable[[Any, Sequence[Path]], Offers] | None = None,
         measured: Cache | None = None,
@@ -59,12 +61,14 @@ class Worker:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._load_engine = load
+        self._load_voice = load_voice
         self._release = release or release_memory
         self._list_offers = list_offers
         self._measured = measured
         self._clock, self._now = clock, now
         self._engine: Engine | None = None
         self._chat: Chat | None = None
+        self._voice: tuple[str | None, Voice] | None = None  # and by which name it was asked for
         self._wish: Wish | None = None  # what is in memory, or was before a load that is under way
         self._expected: float | None = None  # seconds of the load that is under way
         self._jobs = Jobs()
@@ -101,6 +105,10 @@ class Worker:
         said = [dict(message) for message in messages]
         return self._jobs.submit("compare", lambda job: self._compare(job, said, system, options))
 
+    def speak(self, text: str, voice: str | None = None, mirror: bool = False) -> int:
+        """Say a text aloud, in place of what is being said. Speech …; a reply that is asked for meanwhile ends it."""
+        return self._jobs.submit(SPEECH, lambda job: self._speak(job, text, voice, mirror))
+
     def count(self, text: str) -> int:
         """How many tokens a text has. Counted."""
         return self._jobs.submit("count", lambda job: self._count(text, job))
@@ -114,7 +122,7 @@ class Worker:
         return self._jobs.submit("offers", lambda job: self._offers(job, folders))
 
     def cancel(self) -> None:
-        """End the reply or comparison that runs, with what it has, and forget those that wait."""
+        """End the reply, comparison or speech that runs, with what it has, and forget those that wait."""
         self._jobs.cancel()
 
     # ---- What comes of them --------------------------------------------------------------------------------------------------------------
@@ -179,7 +187,9 @@ class Worker:
         """A line of the engine, in whichever job it comes: it measures the cost of a round with the first reply, not at load."""
         job = self._jobs.running
         if job is not None:
-            self._jobs.report(job, Loading(one_line(text), seconds=self._expected) if job.kind in FIRST else Notice(one_line(text)))
+            line, during = one_line(text), job.kind
+            event = Loading(line, seconds=self._expected) if during in FIRST else Speech(line) if during == SPEECH else Notice(line)
+            self._jobs.report(job, event)
 
     def _ready(self, job: Job, engine: Engine, seconds: float, before: int | None = None, freed: int | None = None, now: int | None = None) -> None:
         ready = Ready(
@@ -199,7 +209,7 @@ class Worker:
 
     def _let_go(self) -> int | None:
         """Free the engine's memory; bytes in use after that."""
-        self._engine = self._chat = None
+        self._engine = self._chat = self._voice = None
         return self._release()
 
     def _drafter(self, job: Job, drafter: str) -> None:
@@ -266,6 +276,31 @@ class Worker:
             if job.cancel.is_set():
                 return
         self._jobs.report(job, verdict(engine, tokens, replies[0], replies[1], options))
+
+    def _speak(self, job: Job, text: str, name: str | None, mirror: bool) -> None:
+        if self._voice is None or self._voice[0] != name:
+            if self._load_voice is None:
+                raise UsageError("Nothing is known here of voices: mlxspec speak has them.")
+            self._voice = None
+            self._jobs.report(job, Speech(f"Loading the voice{f' {one_line(name)}' if name else ''}."))
+            self._voice = (name, self._load_voice(name, self._say))
+        if job.cancel.is_set():
+            return
+        voice = self._voice[1]
+        now = Speech("", voice.files.name, mirror)
+
+        def told(event: SpeechEvent, ahead: float) -> None:
+            nonlocal now
+            now = replace(now, ahead=ahead)
+            if isinstance(event, Sentence):
+                now = replace(now, sentence=one_line(event.text), number=event.index + 1, count=event.count)
+            elif isinstance(event, Audio):
+                now = replace(now, ahead=ahead + len(event.samples) / event.sample_rate, pace=event.pace)
+            self._jobs.report(job, now)
+
+        spoken = voice.play(text, cancel=job.cancel, on=told, accept="mirror" if mirror else "coupled")
+        for fault in spoken.faults:
+            self._jobs.report(job, Notice(one_line(fault)))
 
     def _count(self, text: str, job: Job) -> None:
         engine = self._needed()

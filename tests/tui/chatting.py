@@ -15,6 +15,7 @@ from mlxspec.tui.reports import Offer, Offers
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import FakeChatEngine, Loader
+from tests.tui.fake_voice import Voices
 from tests.tui.pilot import screen_text, until
 
 OFFERS = Offers(
@@ -39,6 +40,7 @@ class Chatting:
     pilot: Pilot[int]
     talk: Talk
     loader: Loader
+    voices: Voices
     store: Store
 
     @property
@@ -79,8 +81,8 @@ async def chatting(
     folder: Path, size: tuple[int, int] = (120, 40), *, load: bool = True, said: Sequence[str] = (), store: Store | None = None, **app: Any
 ) -> AsyncIterator[Chatting]:
     """A chat in a folder; ``said`` are replies that the engine gives first."""
-    loader = Loader()
-    worker = Worker(loader, release=lambda: None, list_offers=list_offers).start()
+    loader, voices = Loader(), Voices()
+    worker = Worker(loader, load_voice=voices, release=lambda: None, list_offers=list_offers).start()
     store = store or Store(folder / "sessions")
     talk = Talk(worker, store, {"seed": 1})
     if load:
@@ -89,7 +91,7 @@ async def chatting(
     chat.animation_level = "none"
     try:
         async with chat.run_test(size=size, notifications=True) as pilot:
-            parts = Chatting(chat, pilot, talk, loader, store)
+            parts = Chatting(chat, pilot, talk, loader, voices, store)
             await until(pilot, lambda: chat.drawable)
             if load:
                 await until(pilot, lambda: talk.ready is not None)
@@ -98,6 +100,7 @@ async def chatting(
             yield parts
     finally:
         loader.gate.open()
+        voices.open()
         for engine in loader.engines:
             engine.gate.open()
         talk.leave()

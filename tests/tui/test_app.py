@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from mlxspec.errors import MlxspecError
 from mlxspec.tui.help_screen import HelpScreen
 from mlxspec.tui.options_screen import OptionsScreen
 from mlxspec.tui.picker import Picker
@@ -86,6 +87,69 @@ def test_ctrl_c_stops_first_and_quits_only_when_asked_twice(tmp_path: Path) -> N
             assert chat.app.return_code is None
             await chat.pilot.press("ctrl+c")
             assert chat.app.return_code == 0
+
+    run(test())
+
+
+def test_a_reply_is_spoken_by_a_key_and_esc_silences(tmp_path: Path) -> None:
+    """Also while the voice loads. The panel of speech gives its place back; an s that is typed is an s."""
+
+    async def test() -> None:
+        async with chatting(tmp_path, said=["One thing. Another thing."]) as chat:
+            await chat.say("yes", wait=True)
+            assert chat.talk.said[0].text == "yes" and chat.talk.aloud.hearing is None
+            chat.voices.pieces.close()
+            await chat.pilot.press("up", "s")
+            await until(chat.pilot, lambda: chat.voices.pieces.reached == 1)
+            chat.voices.pieces.let(1)
+            await until(chat.pilot, lambda: chat.voices.pieces.reached == 2)
+            await chat.drawn()
+            for line in (
+                "speaking · anna",
+                "rule: coupled (exact)",
+                "first sound after 0.25 s",
+                "0.40 s for a second",
+                "accepted 30/40",
+                "One thing.",
+            ):
+                assert line in chat.shown
+            assert "speaking …   esc stops" in chat.shown and "Another thing.\n" not in chat.shown.partition("buffer")[2]
+            assert chat.app.screen_of_chat.prompt.has_focus and "tokens/round" not in chat.shown
+            await chat.pilot.press("escape")
+            await chat.settled()
+            assert chat.talk.aloud.hearing is None and "tokens/round" in chat.shown and "rule:" not in chat.shown
+            await chat.pilot.press(*"ss")
+            assert chat.app.screen_of_chat.prompt.text == "ss"
+            chat.voices.gate.close()
+            await chat.say("/speak bert", wait=False)
+            await chat.drawn()
+            assert "Loading the voice bert." in chat.shown or "Voice from nowhere." in chat.shown
+            await chat.pilot.press("ctrl+c")
+            chat.voices.gate.open()
+            await chat.settled()
+            assert chat.voices.made[-1].said == [] and chat.app.return_code is None
+
+    run(test())
+
+
+def test_what_cannot_be_spoken_is_said(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, keys={"turn_speak": "v"}) as chat:
+            await chat.say("/speak")
+            assert "There is nothing to speak: send a message first." in chat.toasts
+            chat.engine.gate.close()
+            await chat.say("hello", wait=False)
+            await chat.drawn()
+            await chat.pilot.press("tab", "v")
+            assert "A reply is coming: stop it first" in chat.toasts
+            chat.engine.gate.open()
+            await chat.settled()
+            chat.voices.failure = MlxspecError("Playing needs sounddevice, which is not installed: pip install 'mlxspec[play]'.")
+            await chat.pilot.press("tab", "v")
+            await chat.settled()
+            chat.app.clear_notifications()
+            await chat.drawn()
+            assert "Playing needs sounddevice" in chat.shown and chat.talk.aloud.hearing is None
 
     run(test())
 

@@ -9,8 +9,9 @@ import pytest
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import names
 from mlxspec.sessions import Store
-from mlxspec.tui.actions import ELSEWHERE, SETTABLE, Actions, fences
+from mlxspec.tui.actions import ELSEWHERE, SETTABLE, Actions
 from mlxspec.tui.commands import COMMANDS, complete, find, help_lines, parse, plain_text, run
+from mlxspec.tui.markdown import code_blocks
 from tests.tui.fake_chat import PATIENCE
 from tests.tui.test_talk import Desk
 
@@ -60,7 +61,7 @@ def test_unknown_commands_name_the_nearest(word: str, hint: str) -> None:
 def test_the_table_is_sound() -> None:
     words = [word for command in COMMANDS for word in (command.name, *command.aliases)]
     assert len(set(words)) == len(words)
-    promised = "model draft k spec system set stats context regen undo continue clear save load export copy compare help exit edit"
+    promised = "model draft k spec system set stats context regen undo continue clear save load export copy compare speak help exit edit"
     assert set(promised.split()) <= set(words)
     assert len(help_lines()) == len(COMMANDS)
     assert all(line.isascii() for line in help_lines())
@@ -305,10 +306,11 @@ def test_compare_baseline_help_exit(room: Room) -> None:
         ("````\n```\n````\n", ["```\n"]),
         ("~~~\na\n~~~\n\n```\nb\n```", ["a\n", "b\n"]),
         ("inline ``` is none", []),
+        ("a\n```py\nx = 1\n```\nb\n~~~\ny\n~~~\n```open\nz", ["x = 1\n", "y\n", "z"]),
     ],
 )
 def test_code_blocks(text: str, wanted: list[str]) -> None:
-    assert fences(text) == wanted
+    assert code_blocks(text) == wanted
 
 
 def test_every_command_is_run_here(room: Room) -> None:

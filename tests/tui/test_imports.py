@@ -11,7 +11,7 @@ from tests.test_layout import ROOT
 
 BELOW = (
     *("jobs", "reports", "protocols", "worker", "baseline", "measured", "comparison", "said", "keeping", "talk", "commands", "actions", "plain"),
-    *("origin", "history", "clipboard", "editor", "awake"),
+    *("origin", "history", "clipboard", "editor", "awake", "markdown", "aloud", "words"),
 )
 
 

@@ -99,6 +99,27 @@ def test_ctrl_d_leaves_and_ctrl_c_at_the_prompt_does_not(lines: Lines) -> None:
     assert "Ctrl-D or /exit leaves." in lines.err.getvalue()
 
 
+def test_a_reply_is_spoken_and_ctrl_c_silences(lines: Lines) -> None:
+    """The second time the signal comes from the engine's thread, at the first piece of sound; the prompt then comes back at once."""
+    voices, arrive = lines.desk.voices, lines.desk.voices.pieces.arrive
+
+    def interrupting(cancel: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert cancel.wait(PATIENCE)
+        arrive(cancel)
+
+    def interrupt() -> None:
+        voices.pieces.arrive = interrupting  # type: ignore[method-assign]
+
+    lines.engine.script = ["One thing. Another."]
+    lines.run("/speak", "hello", "/speak", interrupt, "/speak bert --mirror", "/speak nobody")
+    told = lines.err.getvalue()
+    assert "There is nothing to speak: send a message first." in told and "There is no voice nobody" in told
+    (numbers,) = (line for line in told.splitlines() if "speaking" in line)
+    assert numbers.startswith("speaking · anna · rule: coupled (exact) · first sound after 0.25 s") and "accepted 120/160" in numbers
+    assert [voice.said for voice in voices.made] == [["One thing. Another."]] * 2 and lines.desk.talk.aloud.hearing is None
+
+
 def test_three_quotes_hold_several_lines(lines: Lines) -> None:
     lines.run('"""one', "", "  two", 'three"""', '"""all in one"""', '"""', "x", '"""')
     assert [one.text for one in lines.desk.talk.said if one.role == "user"] == ["one\n\n  two\nthree", "all in one", "x"]

@@ -6,17 +6,34 @@ from typing import Any
 
 import pytest
 
+from mlxspec.audio import playback
 from mlxspec.events import Done, Text
 from mlxspec.sessions import Store
 from mlxspec.tui.measured import Cache
 from mlxspec.tui.origin import spans
-from mlxspec.tui.reports import Baseline, Compared, Counted, Ended, Failed, Happening
+from mlxspec.tui.reports import Baseline, Compared, Counted, Ended, Failed, Happening, Speech
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
 from tests.tiny import tiny_engine
+from tests.tiny_voice import markov_voice
 
 PATIENCE = 60.0
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+
+
+class Silence:
+    """A player that hears all at once."""
+
+    underruns, ahead, samples = 0, 0.0, 0
+
+    def write(self, samples: Any) -> None:
+        self.samples += len(samples)
+
+    def finish(self, cancel: Any) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
 
 
 def load(model: str, drafter: str, options: Mapping[str, Any], say: Any) -> Any:
@@ -27,7 +44,7 @@ def load(model: str, drafter: str, options: Mapping[str, Any], say: Any) -> Any:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    worker = Worker(load, measured=Cache(tmp_path / "measured")).start()
+    worker = Worker(load, load_voice=lambda name, say: markov_voice(drafter="lookup"), measured=Cache(tmp_path / "measured")).start()
     worker.load("tiny")
     yield worker
     assert worker.quit(PATIENCE)
@@ -75,6 +92,18 @@ def test_measuring_and_comparing_leave_the_caches_of_the_conversation(worker: Wo
     assert found.identical is True
     assert found.speculative.stats["drafted"] > 0 == found.plain.stats["drafted"]
     assert one(events(worker, worker.count("hello")), Counted) == Counted(5, 512)
+
+
+def test_a_voice_speaks_between_two_replies(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches of the conversation stay as they are, and all of the speech is heard."""
+    player = Silence()
+    monkeypatch.setattr(playback, "open_player", lambda rate: player)
+    first: Done = one(events(worker, worker.reply(HELLO, temperature=0.0, max_tokens=12)), Done)
+    found = [event for event in events(worker, worker.speak("This is said aloud. And this is said after it.")) if isinstance(event, Speech)]
+    assert {event.sentence for event in found if event.sentence} == {"This is said aloud.", "And this is said after it."} and player.samples > 0
+    assert found[-1].voice == "tiny" and found[-1].pace is not None and found[-1].pace.seconds_per_audio_second > 0
+    again: Done = one(events(worker, worker.reply(HELLO, temperature=0.0, max_tokens=12)), Done)
+    assert again.tokens == first.tokens and again.stats["reused_tokens"] == again.stats["prompt_tokens"] - 1
 
 
 def test_required_speculation_that_is_off_fails_with_the_reason(worker: Worker) -> None:

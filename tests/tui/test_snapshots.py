@@ -70,6 +70,16 @@ async def compare(chat: Chatting) -> None:
     await until(chat.pilot, lambda: "identical" in chat.shown)
 
 
+async def speaking(chat: Chatting) -> None:
+    chat.talk.aloud._clock = lambda: 0.0
+    chat.engine.script.append("**One** thing is said. Another thing is not yet heard.")
+    await chat.say("hello")
+    chat.voices.pieces.close()
+    await chat.pilot.press("tab", "s")
+    chat.voices.pieces.let(3)
+    await until(chat.pilot, lambda: chat.voices.pieces.reached == 4)
+
+
 async def speculation_off(chat: Chatting) -> None:
     await chat.say("/draft none")
     await until(chat.pilot, lambda: chat.talk.ready is not None and chat.talk.ready.drafter == "none")
@@ -89,6 +99,7 @@ SCREENS = {
     "help": help_,
     "compare": compare,
     "off": speculation_off,
+    "speaking": speaking,
 }
 
 

@@ -14,6 +14,7 @@ from mlxspec.tui.reports import Compared, Counted, Report
 from mlxspec.tui.talk import Talk
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
+from tests.tui.fake_voice import Voices
 
 
 class Sleep:
@@ -37,7 +38,8 @@ class Desk:
         self.told: list[str] = []
         self.back: list[str] = []
         self.reports: list[Report] = []
-        self.talk = Talk(Worker(self.loader, release=lambda: 0), store, {"temperature": 0.5}, "be kind", self.sleep)
+        self.voices = Voices()
+        self.talk = Talk(Worker(self.loader, load_voice=self.voices, release=lambda: 0), store, {"temperature": 0.5}, "be kind", self.sleep)
         self.talk.tell, self.talk.give_back = self.told.append, self.back.append
         self.talk.worker.start()
         self.talk.load("fake")

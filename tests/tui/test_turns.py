@@ -8,7 +8,7 @@ from textual.widgets import Markdown, Static
 
 from mlxspec.tui.conversation import SHOWN, Conversation, Earlier, Shown
 from mlxspec.tui.fence import LINES, OpenFence
-from mlxspec.tui.turns import NoteTurn, ReplyTurn, UserTurn, code_blocks
+from mlxspec.tui.turns import NoteTurn, ReplyTurn, UserTurn
 from tests.tui.pilot import run, screen_text, staged, until
 
 HARD = [
@@ -279,7 +279,3 @@ def test_links_are_not_opened_by_themselves() -> None:
     for widget in ReplyTurn(0, "[x](file:///etc/passwd)").compose():
         if isinstance(widget, Markdown):
             assert widget._open_links is False
-
-
-def test_code_blocks_of_a_source() -> None:
-    assert code_blocks("a\n```py\nx = 1\n```\nb\n~~~\ny\n~~~\n```open\nz") == ["x = 1\n", "y\n", "z"]

@@ -12,6 +12,7 @@ from mlxspec.tui.measured import Cache
 from mlxspec.tui.reports import Baseline, Begun, Compared, Context, Counted, Ended, Failed, Lane, Loading, Offer, Offers, Ready, Report, Speculation
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
+from tests.tui.fake_voice import Voices
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -22,7 +23,8 @@ class Bench:
     def __init__(self, **engine: Any) -> None:
         self.loader = Loader(**engine)
         self.freed = 0
-        self.worker = Worker(self.loader, release=self.release, list_offers=offered, clock=lambda: 0.0, now=lambda: 99.0)
+        self.voices = Voices()
+        self.worker = Worker(self.loader, load_voice=self.voices, release=self.release, list_offers=offered, clock=lambda: 0.0, now=lambda: 99.0)
         self.reports: list[Report] = []
 
     def release(self) -> int:
@@ -57,6 +59,7 @@ def bench() -> Iterator[Bench]:
     bench.worker.start()
     yield bench
     bench.loader.gate.open()
+    bench.voices.open()
     for engine in bench.loader.engines:
         engine.gate.open()
     assert bench.worker.quit(PATIENCE)
