@@ -28,6 +28,7 @@ from mlxspec.errors import UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
+from mlxspec.recipes.cheap_exp import in_llama, logsumexp
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.sounds import WATCHED, Sounds, open_sounds
 from mlxspec.sampling import number
@@ -133,8 +134,9 @@ def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None
 
 
 def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, counted: mx.array) -> mx.array:
-    losses = nn.losses.cross_entropy(network(inputs), targets, reduction="none")
-    return (losses * counted).sum() / counted.sum()
+    logits = network(inputs)
+    losses = logsumexp(logits) - mx.take_along_axis(logits, targets[..., None], axis=-1)
+    return (losses[..., 0] * counted).sum() / counted.sum()
 
 
 def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout, cache: Path, say: Callable[[str], None]) -> list[Spoken]:
@@ -254,7 +256,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
         settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate")} | {"codec": name}
-        train(task, folder, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
+        with in_llama():
+            train(task, folder, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
 
     return command("mlxspec.recipes.voice", given, argv, work)
 
