@@ -187,6 +187,7 @@ def parser() -> argparse.ArgumentParser:
     for name, default in (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("batch", 16), ("seed", 0), ("processes", 2)):
         result.add_argument(f"--{name}", type=int, default=default)
     result.add_argument("--rate", type=float, default=1.2e-3)
+    result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
     result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
     result.add_argument("--top-p", type=float, default=0.95)
     return result
@@ -255,9 +256,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, round(per_symbol, 3)), given.codec, config
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
-        settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate")} | {"codec": name}
+        settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate", "decay")} | {"codec": name}
         with in_llama():
-            train(task, folder, Plan(given.steps or 1000, given.rate), None if given.steps else given.minutes, given.resume, settings, team, say)
+            plan = Plan(given.steps or 1000, given.rate, decay=given.decay)
+            train(task, folder, plan, None if given.steps else given.minutes, given.resume, settings, team, say)
 
     return command("mlxspec.recipes.voice", given, argv, work)
 
