@@ -25,6 +25,7 @@ class Chat:
         self.system = system
         self.messages: list[Message] = []
         self.dropped = 0  # messages at the start that the model no longer sees
+        self.prompt: list[int] = []  # tokens that the last reply goes on from
         self._said: list[tuple[str, list[int]]] = []  # beginnings of the conversation as text and as the very tokens that were read and said
 
     def send(self, text: str, **options: Any) -> Done:
@@ -90,7 +91,7 @@ class Chat:
         emitted: list[int] = []
         cut = False
         stop = frozenset(self.engine.tokenizer.eos_token_ids)
-        before = reply["content"]
+        before, self.prompt = reply["content"], tokens
         self._said = [(said, of) for said, of in self._said if text.startswith(said) and said != text] + [(text, tokens)]
         try:
             for event in self.engine.stream(tokens, cancel=cancel, reuse=True, **{**self.options, **options}):

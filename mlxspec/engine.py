@@ -21,6 +21,7 @@ from mlxspec.errors import DrafterError, MlxspecError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
 from mlxspec.loading import Loaded, Say, context_length, load_model
 from mlxspec.options import Options, known, names
+from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, Sampler, number
 from mlxspec.stats import Stats
 from mlxspec.target import Target
@@ -149,6 +150,28 @@ class Engine:
         if a > -mx.inf and b > -mx.inf:
             return abs(a - b), "score"
         return _edge_distance(self.sampler(settings, seed).at(tokens), rows.logits[-1], one if a == -mx.inf else other, settings.top_p), "edge"
+
+    def chances(self, tokens: Sequence[int], proposal: Proposal, *, cancel: CancelEvent | None = None, **options: Any) -> tuple[float, ...] | None:
+        """How likely the target holds each row of a proposal to be reached and right after ``tokens``: what ``Proposal.values`` is to the drafter.
+
+        For whoever looks at a round afterwards: all is read anew, in a cache of its own. At temperature 0 the chances are those before the likeliest
+        token is taken. None where ``cancel`` is set.
+        """
+        settings = self._settings(options)
+        self._end_reply()
+        with self.target.scratch():
+            for _ in self.target.prefill(tokens[:-1]):
+                if cancel is not None and cancel.is_set():
+                    return None
+            context = self.sampler(settings, 0).at(tokens)
+            logits = self.target.run(tokens[-1], proposal, (), context).logits
+            self.target.keep(())
+            found: list[float] = []
+            for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+                ancestors = [proposal.tokens[row] for row in proposal.path_to(parent)]
+                share = number(mx.softmax(context.scores(logits[parent + 1], ancestors), precise=True)[token])
+                found.append(share * (found[parent] if parent >= 0 else 1.0))
+            return tuple(found)
 
     def _reply(self, prompt: list[int], settings: Options, sampler: Sampler, cancel: CancelEvent | None, reuse: bool) -> Generator[Event, None, None]:
         policy = POLICIES[settings.accept]

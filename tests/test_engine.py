@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from mlxspec.drafters.small import SmallDrafter
-from mlxspec.engine import Engine, load
+from mlxspec.engine import Engine, _last, load
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.events import Done, Prefill, Text
 from mlxspec.proposal import Proposal
+from mlxspec.sampling import number
 from tests.tiny import VOCAB, MarkovModel, byte_tokenizer, save_folder, tiny_engine, tiny_model
 
 EOS = VOCAB - 2
@@ -397,3 +399,33 @@ def test_seeds_are_fresh_and_reported_and_repeat_a_reply(plain: Engine) -> None:
     for done in replies:
         assert plain.generate(PROMPT, temperature=1.0, max_tokens=12, seed=done.seed).tokens == done.tokens
     assert plain.generate(PROMPT, max_tokens=1, seed=2**64 - 1).seed == 2**64 - 1
+
+
+@pytest.mark.parametrize(("temperature", "options"), [(0.0, {}), (0.7, {}), (1.0, {"top_k": 40, "repetition_penalty": 1.3})])
+def test_the_chances_of_a_tree_are_those_of_its_paths(plain: Engine, temperature: float, options: dict[str, Any]) -> None:
+    """Each row by itself: the target reads the path above it, and its probability is multiplied in. The caches of a reply stay."""
+    engine, tokens = plain, [1, 5, 9, 5, 9]
+    proposal = Proposal((3, 9, 5, 7, 5), (-1, -1, 0, 2, 1))
+    asked = {"temperature": temperature, **options}
+    first = engine.generate(tokens, max_tokens=4, seed=1, **asked)
+    found = engine.chances(tokens, proposal, **asked)
+    assert found is not None
+    settings = engine._settings(asked)
+    for row in range(len(proposal)):
+        expected, read = 1.0, list(tokens)
+        for step in proposal.path_to(row):
+            rows = _last(engine.target.prefill(read))
+            scores = engine.sampler(settings, 0).at(read).scores(rows.logits[-1])
+            expected *= number(mx.softmax(scores)[proposal.tokens[step]])
+            read.append(proposal.tokens[step])
+        assert found[row] == pytest.approx(expected, abs=1e-5)
+    engine.generate(tokens, max_tokens=4, seed=1, **asked)
+    engine.chances([1, 2, 3], proposal)
+    again = list(engine.stream(tokens, max_tokens=4, seed=1, reuse=True, **asked))[-1]
+    assert isinstance(again, Done) and again.tokens == first.tokens and again.stats["reused_tokens"] == len(tokens) - 1
+
+
+def test_looking_can_be_given_up(plain: Engine) -> None:
+    cancel = threading.Event()
+    cancel.set()
+    assert plain.chances([1, 2, 3], Proposal((4,), (-1,)), cancel=cancel) is None

@@ -21,7 +21,7 @@ from mlxspec.tui.help_screen import HelpScreen
 from mlxspec.tui.markdown import code_blocks
 from mlxspec.tui.options_screen import OptionsScreen
 from mlxspec.tui.picking import Picking
-from mlxspec.tui.reports import Compared, Counted, Ended, Failed, Lane, Offers, Ready, Report
+from mlxspec.tui.reports import Chances, Compared, Counted, Ended, Failed, Lane, Offers, Ready, Report
 from mlxspec.tui.turns import ReplyTurn, Turn
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class Deeds(Actions):
             self._arrived = True
         elif isinstance(event, Offers):
             self.picking.offer(event)
+        elif isinstance(event, Chances):
+            self.app.live.show_round(self.app.screen_of_chat.panel.strip.selected)
         elif isinstance(event, Counted):
             over = event.limit is not None and event.tokens > event.limit
             much = f"the prompt has {event.tokens} tokens" + (f", and the model reads at most {event.limit}" if over else "")

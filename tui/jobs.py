@@ -15,6 +15,7 @@ from mlxspec.tui.reports import Begun, Ended, Failed, Happening, Report
 FIRST = ("load", "drafter")  # go to the front of the queue and end what runs
 TALK = ("reply", "compare", "speech")  # what ``cancel`` ends
 SPEECH = "speech"  # makes room for what else is said
+LOOK = "chances"  # makes room for anything that is said or loaded
 IDLE = "baseline"
 
 
@@ -67,8 +68,8 @@ class Jobs:
                 at = next((i for i, waiting in enumerate(self._queue) if waiting.kind not in FIRST), len(self._queue))
                 self._queue.insert(at, job)
             else:
-                if kind == SPEECH:
-                    self._forget((SPEECH,))
+                if kind in (SPEECH, LOOK):  # of these the last one is wanted
+                    self._forget((kind,))
                 self._queue.append(job)
             self._wake.notify()
             return job.number
@@ -122,7 +123,7 @@ class Jobs:
 
     def _gives_way(self, running: Job, kind: str) -> bool:
         """Whether what runs is to be broken off for a new job: anything for a new model, a load not for a mere drafter."""
-        if running.kind == IDLE or (running.kind == SPEECH and kind in TALK):
+        if running.kind == IDLE or (running.kind == SPEECH and kind in TALK) or (running.kind == LOOK and kind in (LOOK, *TALK, *FIRST)):
             return True
         return kind in FIRST and (running.kind in TALK or (running.kind == "load" and kind == "load"))
 

@@ -143,12 +143,15 @@ class Live:
             await turn.finish(words.about(said))
 
     def show_round(self, place: int | None) -> None:
-        """Show the tree of a round of the reply that the panel shows."""
+        """Show the tree of a round of the reply that the panel shows; what the model thought of it comes when it has been asked."""
         tally, said = self.tally, self.looked_at
         if place is None or said is None or place >= len(tally.steps):
             self.screen.panel.say_detail(None)
         else:
-            self.screen.panel.say_detail(tree_of(tally.steps[place], said, tally.dropped + place))
+            number, step = tally.dropped + place, tally.steps[place]
+            if step.proposal and number not in said.chances and said.runs:
+                self.talk.look(said, number)
+            self.screen.panel.say_detail(tree_of(step, said, number))
 
     async def show_view(self, wanted: str) -> str:
         """Turn a view on or off; the view that holds now."""

@@ -24,7 +24,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A drafted token. ``q``: how likely the drafter held it to be reached and right; ``p``: the target's probability; None where not known.
+    """A drafted token. ``p``: how likely the target holds it to be reached and right; ``q``: how likely the drafter did; None where not known.
 
     Rejected: the target came to its parent and said something else. Untested: the target never came to its parent.
     """
@@ -34,8 +34,8 @@ class Node:
     depth: int
     token: int
     text: str
-    q: float | None
     p: float | None
+    q: float | None
     state: State
 
 
@@ -84,8 +84,8 @@ def rejected(step: Step) -> int | None:
     return tokens[0] if tokens and step.tokens[-1] not in tokens else None
 
 
-def round_of(step: Step, spell: Mapping[int, str]) -> Round:
-    """The tree of a round."""
+def round_of(step: Step, spell: Mapping[int, str], chances: Sequence[float] | None = None) -> Round:
+    """The tree of a round; ``chances``: those of its rows, as the target holds them."""
     proposal, path = step.proposal, step.path
     nodes: list[Node] = []
     visited = {-1, *path}
@@ -94,7 +94,8 @@ def round_of(step: Step, spell: Mapping[int, str]) -> Round:
         for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
             state: State = "accepted" if row in path else "rejected" if parent in visited else "untested"
             q = values[row] if values is not None else None
-            nodes.append(Node(row, parent, depths[row], token, spell.get(token, "?"), q, None, state))
+            p = chances[row] if chances is not None else None
+            nodes.append(Node(row, parent, depths[row], token, spell.get(token, "?"), p, q, state))
     own = spell.get(step.tokens[-1], "?") if len(step.tokens) > len(path) else ""
     return Round(tuple(nodes), path, own, step.drafter, step.seconds)
 
@@ -104,8 +105,8 @@ def lines(tree: Round, ascii_only: bool = False) -> list[str]:
 
     >>> from mlxspec.proposal import Proposal
     >>> step = Step((5, 7), Proposal((5, 6, 9), (-1, 0, -1), None, (0.8, 0.4, 0.1)), (0,))
-    >>> lines(round_of(step, {5: " a", 6: "b", 7: "c", 9: "d"}))
-    ['+ ␣a  0.80', '  - b  0.40', '  = c', '- d  0.10']
+    >>> lines(round_of(step, {5: " a", 6: "b", 7: "c", 9: "d"}, (0.9, 0.2, 0.1)))
+    ['+ ␣a  p .90 q .80', '  - b  p .20 q .40', '  = c', '- d  p .10 q .10']
     """
     signs = {"accepted": "+", "rejected": "-", "untested": "."}
     blank = "_" if ascii_only else "␣"
@@ -113,14 +114,23 @@ def lines(tree: Round, ascii_only: bool = False) -> list[str]:
 
     def below(parent: int, indent: str) -> None:
         for node in tree.children(parent):
-            q = f"  {node.q:.2f}" if node.q is not None else ""
-            out.append(f"{indent}{signs[node.state]} {_shown(node.text, blank)}{q}")
+            known = " ".join(f"{name} {share(value)}" for name, value in (("p", node.p), ("q", node.q)) if value is not None)
+            out.append(f"{indent}{signs[node.state]} {_shown(node.text, blank)}{f'  {known}' if known else ''}")
             below(node.row, indent + "  ")
         if tree.own and parent == (tree.path[-1] if tree.path else -1):
             out.append(f"{indent}= {_shown(tree.own, blank)}")
 
     below(-1, "")
     return out
+
+
+def share(value: float) -> str:
+    """A chance in three columns.
+
+    >>> share(0.5), share(0.999)
+    ('.50', '1.0')
+    """
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}"[1:]
 
 
 def _parted(text: str, step: Step, spell: Mapping[int, str]) -> tuple[str, str]:

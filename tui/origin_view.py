@@ -9,7 +9,7 @@ from mlxspec.tui.said import Said
 
 STYLES = {"accepted": "underline $text-success", "own": "", "rejected": "strike dim"}
 SIGNS = {"+": "$text-success", "-": "strike dim", ".": "dim", "=": "bold"}
-LEGEND = "+ accepted  - rejected\n. untested  = the model's own\nq: drafter's chance of the row"
+LEGEND = "+ accepted  - rejected\n. untested  = the model's own\np, q: chance of the row for the\nmodel, for the drafter"
 
 
 def by_origin(said: Said) -> Content | None:
@@ -34,13 +34,12 @@ def visible(text: str) -> str:
 
 def tree_of(step: Step, said: Said, number: int) -> Content:
     """A round: when and by whom it was drafted, its tree, and the signs."""
-    tree: Round = round_of(step, said.spelling)
+    tree: Round = round_of(step, said.spelling, said.chances.get(number))
     took = " · ".join(f"{part} {1000 * seconds:.0f}" for part, seconds in tree.seconds.items()) + " ms" * bool(tree.seconds)
     head = [f"round {number + 1} · {clean(tree.drafter)} · kept {len(tree.path)} of {len(tree.nodes)}", took]
     parts = [Content(line) for line in head if line]
     for line in lines(tree):
-        sign = line.lstrip()[:1]
-        text, q = (line, "") if "  " not in line.strip() else (line.rpartition("  ")[0], line.rpartition("  ")[2])
-        shown = Content(clean(text)).stylize(SIGNS.get(sign, ""), len(text) - len(text.lstrip()) + 2)
-        parts.append(shown + Content(f"  q {q}") if q else shown)
+        row = line.lstrip()
+        indent, (text, gap, known) = line[: -len(row)], row.partition("  ")
+        parts.append(Content(indent) + Content(clean(text)).stylize(SIGNS.get(row[:1], ""), 2) + Content(gap + known))
     return Content("\n").join([*parts, Content(LEGEND).stylize("dim")])

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
+from mlxspec import Proposal
 from mlxspec.events import ChatEvent, Event, SpeechEvent, Spoken
 
 Message = dict[str, str]
@@ -16,6 +17,7 @@ class Chat(Protocol):
     messages: list[Message]
     system: str | None
     dropped: int
+    prompt: list[int]
 
     def regenerate(self, *, cancel: threading.Event | None = None, **options: Any) -> Generator[ChatEvent, None, None]: ...
     def proceed(self, *, cancel: threading.Event | None = None, **options: Any) -> Generator[ChatEvent, None, None]: ...
@@ -40,6 +42,9 @@ class Engine(Protocol):
     def with_drafter(self, drafter: Any) -> "Engine": ...
     def prompt_tokens(self, prompt: Any) -> list[int]: ...
     def stream(self, prompt: Any, *, cancel: threading.Event | None = None, reuse: bool = False, **options: Any) -> Generator[Event, None, None]: ...
+    def chances(
+        self, tokens: Sequence[int], proposal: Proposal, *, cancel: threading.Event | None = None, **options: Any
+    ) -> tuple[float, ...] | None: ...
     def gap(self, tokens: Sequence[int], one: int, other: int, *, seed: int = 0, **options: Any) -> tuple[float, str]: ...
 
 

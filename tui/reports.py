@@ -11,7 +11,7 @@ from mlxspec.events import ChatEvent, Done, Pace, Step, Text
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A job that had waited in the queue is being done now. ``kind``: load, drafter, reply, compare, speech, count, baseline or offers."""
+    """A job that had waited in the queue is being done now. ``kind``: load, drafter, reply, compare, speech, chances, count, baseline or offers."""
 
     kind: str
 
@@ -148,6 +148,13 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True)
+class Chances:
+    """How likely the model held each drafted row of a round that was asked about to be reached and right."""
+
+    rows: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """A model or drafter that may be chosen. ``name`` is what /model or /draft takes; ``fits`` says why not where it is False."""
 
@@ -166,7 +173,9 @@ class Offers:
     drafters: tuple[Offer, ...]
 
 
-Happening = ChatEvent | Begun | Ended | Failed | Loading | Ready | Speculation | Context | Counted | Baseline | Lane | Compared | Speech | Offers
+Happening = (
+    ChatEvent | Begun | Ended | Failed | Loading | Ready | Speculation | Context | Counted | Baseline | Lane | Compared | Speech | Chances | Offers
+)
 
 
 @dataclass(frozen=True, slots=True)

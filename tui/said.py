@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mlxspec import Proposal
 from mlxspec.config import converted
 from mlxspec.events import Text
 from mlxspec.options import Options, names
@@ -37,11 +38,20 @@ class Said:
     about: dict[str, Any] = field(default_factory=dict)
     pieces: list[Text] = field(default_factory=list)
     spelling: Mapping[int, str] = field(default_factory=dict)  # texts of the tokens in ``pieces``, for origin.spans and origin.round_of
+    runs: tuple[tuple[int, int], ...] = ()  # the jobs that said it, and the piece each began with
+    chances: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by round: how likely the model held its rows, where that was looked at
 
     @property
     def stopped(self) -> bool:
         """Whether it can be gone on with: the user stopped it, or it met the limit."""
         return self.role == "assistant" and self.finish in (None, "interrupted", "length")
+
+    def round(self, number: int) -> tuple[int, list[int], Proposal]:
+        """A round of it, counted from 0: the job it belongs to, the tokens of that job before it, and what was drafted."""
+        steps = [(at, piece.step) for at, piece in enumerate(self.pieces) if piece.step is not None]
+        at, proposal = [(at, step.proposal) for at, step in steps if step.proposal is not None][number]
+        job, begin = [run for run in self.runs if run[1] <= at][-1]
+        return job, [token for place, step in steps if begin <= place < at for token in step.tokens], proposal
 
     def turn(self) -> Turn:
         return Turn(self.role, self.text, self.finish, self.about)

@@ -16,7 +16,7 @@ from mlxspec.tui.aloud import Aloud
 from mlxspec.tui.jobs import FIRST, TALK
 from mlxspec.tui.keeping import Keeper
 from mlxspec.tui.markdown import speakable
-from mlxspec.tui.reports import Baseline, Begun, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
+from mlxspec.tui.reports import Baseline, Begun, Chances, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
 from mlxspec.tui.said import Asleep, Awakener, Said, restored
 from mlxspec.tui.worker import Worker
 
@@ -64,6 +64,7 @@ class Talk:
         self._before: list[Said] = []  # what to go back to where it says nothing
         self._sent: str | None = None  # and what the user had typed
         self._heard = False
+        self._looked: tuple[int, Said, int] | None = None  # a job that looks at a round of a reply
         self._awake = awake or Asleep()
 
     # ---- Model ---------------------------------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class Talk:
             raise UsageError("There is no reply to go on with: send a message.")
         self._begin()
         last = self.said[-1]
-        self.said[-1] = replace(last, finish=None, pieces=list(last.pieces))
+        self.said[-1] = replace(last, finish=None, pieces=list(last.pieces), chances=dict(last.chances))
         self._ask(proceed=True)
 
     def edit(self, at: int, text: str) -> None:
@@ -181,6 +182,11 @@ class Talk:
         if not text:
             raise UsageError("There is nothing to speak: send a message first." if one is None else "There is nothing to speak in this message.")
         self.aloud.say(text, voice, mirror)
+
+    def look(self, said: Said, number: int) -> None:
+        """Find out how likely the model held the drafts of a round of a reply; the answer goes into ``said.chances``."""
+        job, before, proposal = said.round(number)
+        self._looked = (self.worker.chances(job, before, proposal), said, number)
 
     def stop(self) -> bool:
         """End the reply with what it has, or the speech; whether there was a reply."""
@@ -290,6 +296,9 @@ class Talk:
             self.loading = event
         elif isinstance(event, Ready):
             self._arrived(event)
+        elif isinstance(event, Chances):
+            if self._looked is not None and job == self._looked[0]:
+                self._looked[1].chances[self._looked[2]] = event.rows
         elif isinstance(event, Failed | Notice):
             self.tell(event.text)
         elif isinstance(event, Ended):
@@ -371,6 +380,7 @@ class Talk:
             self.redraw()
         self._keeper.record.reply(more=proceed)
         self._job = self.worker.reply(messages, system=self.system, proceed=proceed, **{**self._options(), **other})
+        self.said[-1].runs += ((self._job, len(self.said[-1].pieces)),)
 
     def _options(self) -> dict[str, Any]:
         return self.settings if self.speculating else {**self.settings, "draft_tokens": 0}

@@ -23,10 +23,10 @@ from mlxspec.terminal import one_line
 from mlxspec.trace import piece
 from mlxspec.tui.baseline import measure
 from mlxspec.tui.comparison import verdict
-from mlxspec.tui.jobs import FIRST, SPEECH, Job, Jobs
+from mlxspec.tui.jobs import FIRST, LOOK, SPEECH, Job, Jobs
 from mlxspec.tui.measured import Cache
 from mlxspec.tui.protocols import Chat, Engine, Load, LoadVoice, Message, Voice
-from mlxspec.tui.reports import Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation, Speech
+from mlxspec.tui.reports import Chances, Context, Counted, Lane, Loading, Offers, Ready, Report, Speculation, Speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Worker:
         self._wish: Wish | None = None  # what is in memory, or was before a load that is under way
         self._expected: float | None = None  # seconds of the load that is under way
         self._jobs = Jobs()
+        self._asked: dict[int, tuple[list[int], dict[str, Any]]] = {}  # by the number of a reply of this model: its prompt and options
         self.spelling: dict[int, str] = {}  # texts of single tokens that were drafted or said, of this model; another model has another dict
 
     # ---- Jobs ----------------------------------------------------------------------------------------------------------------------------
@@ -108,6 +109,10 @@ class Worker:
     def speak(self, text: str, voice: str | None = None, mirror: bool = False) -> int:
         """Say a text aloud, in place of what is being said. Speech …; a reply that is asked for meanwhile ends it."""
         return self._jobs.submit(SPEECH, lambda job: self._speak(job, text, voice, mirror))
+
+    def chances(self, reply: int, said: Sequence[int], proposal: Proposal) -> int:
+        """How likely the model held the rows of a proposal of a reply, whose tokens before that were ``said``. Chances, unless its model is gone."""
+        return self._jobs.submit(LOOK, lambda job: self._chances(job, reply, said, proposal))
 
     def count(self, text: str) -> int:
         """How many tokens a text has. Counted."""
@@ -174,7 +179,7 @@ class Worker:
         if self._measured is not None:
             self._measured.save(*wish.about, seconds=seconds)
         self._engine, self._chat, self._wish = engine, None, wish
-        self.spelling = {}
+        self.spelling, self._asked = {}, {}
         self._ready(job, engine, seconds, before, freed, self._release())
 
     def _made(self, job: Job, wish: Wish) -> Engine:
@@ -232,6 +237,7 @@ class Worker:
         state = self._speculation(engine, options)
         self._jobs.report(job, Speculation(*state))
         for event in events:
+            self._asked[job.number] = (chat.prompt, options)
             self._jobs.report(job, self._plain(engine, event) if isinstance(event, Text) else event)
             if isinstance(event, Text) and (now := self._speculation(engine, options)) != state:
                 state = now
@@ -301,6 +307,14 @@ class Worker:
         spoken = voice.play(text, cancel=job.cancel, on=told, accept="mirror" if mirror else "coupled")
         for fault in spoken.faults:
             self._jobs.report(job, Notice(one_line(fault)))
+
+    def _chances(self, job: Job, reply: int, said: Sequence[int], proposal: Proposal) -> None:
+        if reply not in self._asked:  # of a model that is gone
+            return
+        prompt, options = self._asked[reply]
+        found = self._needed().chances([*prompt, *said], proposal, cancel=job.cancel, **options)
+        if found is not None:
+            self._jobs.report(job, Chances(found))
 
     def _count(self, text: str, job: Job) -> None:
         engine = self._needed()

@@ -120,6 +120,7 @@ class FakeChatEngine:
         self.remark: str | None = None  # said with the first reply, as the cost of a round is
         self.odd_plain = False  # plain decoding says another last word: what may never be
         self.prompts: list[str] = []
+        self.looked: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.threads: set[str] = set()
 
@@ -152,6 +153,14 @@ class FakeChatEngine:
 
     def _settings(self, options: dict[str, Any]) -> Options:
         return Options(**options)
+
+    def chances(
+        self, tokens: Sequence[int], proposal: Proposal, *, cancel: threading.Event | None = None, **options: Any
+    ) -> tuple[float, ...] | None:
+        self.looked.append(self.tokenizer.decode(tokens))
+        with self.target.scratch():
+            self.gate.arrive(cancel)
+        return None if cancel is not None and cancel.is_set() else tuple(1 / (depth + 1) for depth in proposal.depths)
 
     def gap(self, tokens: Sequence[int], one: int, other: int, *, seed: int = 0, **options: Any) -> tuple[float, str]:
         return 1e-6, "score"

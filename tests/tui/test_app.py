@@ -368,6 +368,8 @@ def test_the_panel_and_the_tree_of_a_round(tmp_path: Path) -> None:
             await chat.pilot.press("f7")
             await chat.drawn()
             assert "▲" in chat.shown and "wrong" in chat.shown
+            await chat.settled()
+            assert "p .50 q .05" in chat.shown, "the model was asked when the round was looked at"
             await chat.pilot.press("escape")
             await chat.drawn()
             assert "▲" not in chat.shown

@@ -64,7 +64,9 @@ def test_a_tree_says_what_became_of_each_row() -> None:
     assert [node.depth for node in tree.nodes] == [1, 1, 2, 2]
     assert (tree.own, tree.path, tree.drafter, tree.seconds) == (" lay", (0,), "small", {"draft": 0.1})
     assert [node.token for node in tree.children(-1)] == [1, 5]
-    assert lines(tree) == ["+ ␣the  0.80", "  - ␣sat  0.50", "  = ␣lay", "- ␣dog  0.10", "  . ␣cat  0.05"]
+    assert lines(tree) == ["+ ␣the  q .80", "  - ␣sat  q .50", "  = ␣lay", "- ␣dog  q .10", "  . ␣cat  q .05"]
+    seen = round_of(step, SPELL, (0.999, 0.0, 0.25, 0.004))
+    assert [line.partition("  p ")[2] for line in lines(seen) if " p " in line] == ["1.0 q .80", ".25 q .50", ".00 q .10", ".00 q .05"]
 
 
 def test_a_round_without_values_or_known_tokens() -> None:

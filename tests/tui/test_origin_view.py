@@ -33,7 +33,10 @@ def test_the_tree_of_a_round() -> None:
     lines = tree_of(KEPT, said(), 0).plain.splitlines()
     assert lines[0] == "round 1 · lookup · kept 1 of 2" and lines[1] == "draft 1 · verify 30 · other 0 ms"
     assert "+ ␣cat" in lines and any(line.strip() == "= ␣sat" for line in lines)
-    assert any(line.startswith("- ") and line.endswith("q 0.25") for line in tree_of(LOST, said(), 1).plain.splitlines())
+    assert any(line.startswith("- ") and line.endswith("  q .25") for line in tree_of(LOST, said(), 1).plain.splitlines())
+    looked_at = said()
+    looked_at.chances[1] = (0.5,)
+    assert any(line.endswith("  p .50 q .25") for line in tree_of(LOST, looked_at, 1).plain.splitlines())
     assert "\x1b" not in tree_of(LOST, said(), 1).plain
 
 

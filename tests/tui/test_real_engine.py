@@ -1,6 +1,6 @@
 """The thread around a real engine, with a tiny model: what the fake promises, it keeps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,38 @@ def test_a_voice_speaks_between_two_replies(worker: Worker, monkeypatch: pytest.
     assert found[-1].voice == "tiny" and found[-1].pace is not None and found[-1].pace.seconds_per_audio_second > 0
     again: Done = one(events(worker, worker.reply(HELLO, temperature=0.0, max_tokens=12)), Done)
     assert again.tokens == first.tokens and again.stats["reused_tokens"] == again.stats["prompt_tokens"] - 1
+
+
+def test_what_the_model_thought_of_a_round(worker: Worker) -> None:
+    """Looked at afterwards, in caches of its own; of a reply that was gone on with, too."""
+    told: list[str] = []
+    talk = Talk(worker, None, {"temperature": 0.0, "max_tokens": 24, "draft_tokens": 2})
+    talk.tell = told.append
+
+    def until(so: Callable[[], bool]) -> None:
+        while not so():
+            assert worker.wait(PATIENCE)
+            talk.feed()
+
+    talk.send("la la la la la")
+    until(lambda: not talk.answering)
+    talk.proceed()
+    until(lambda: not talk.answering)
+    said = talk.said[-1]
+    assert len(said.runs) == 2
+    rounds = [piece.step for piece in said.pieces if piece.step is not None and piece.step.proposal is not None]
+    drafted = [number for number, step in enumerate(rounds) if step.proposal]
+    for number in (drafted[0], drafted[-1]):
+        talk.look(said, number)
+        until(lambda: talk.working is None and not worker.busy)
+    assert set(said.chances) == {drafted[0], drafted[-1]} and said.round(drafted[-1])[0] == said.runs[-1][0] and not told
+    for number, rows in said.chances.items():
+        proposal = rounds[number].proposal
+        assert proposal is not None and len(rows) == len(proposal)
+        assert all(0 <= chance <= (rows[parent] if parent >= 0 else 1) for chance, parent in zip(rows, proposal.parents, strict=True))
+    talk.regenerate()
+    until(lambda: not talk.answering)
+    assert talk.done is not None and talk.done.stats["reused_tokens"] == talk.done.stats["prompt_tokens"] - 1
 
 
 def test_required_speculation_that_is_off_fails_with_the_reason(worker: Worker) -> None:

@@ -40,6 +40,7 @@ async def origin(chat: Chatting) -> None:
 async def round_detail(chat: Chatting) -> None:
     await chat.say("hello")
     await chat.pilot.press("f7", "left", "left")
+    await chat.settled()
 
 
 async def drawer(chat: Chatting) -> None:

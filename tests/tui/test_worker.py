@@ -8,8 +8,25 @@ from typing import Any
 import pytest
 
 from mlxspec.events import Done, Notice, Prefill, Text
+from mlxspec.proposal import Proposal
 from mlxspec.tui.measured import Cache
-from mlxspec.tui.reports import Baseline, Begun, Compared, Context, Counted, Ended, Failed, Lane, Loading, Offer, Offers, Ready, Report, Speculation
+from mlxspec.tui.reports import (
+    Baseline,
+    Begun,
+    Chances,
+    Compared,
+    Context,
+    Counted,
+    Ended,
+    Failed,
+    Lane,
+    Loading,
+    Offer,
+    Offers,
+    Ready,
+    Report,
+    Speculation,
+)
 from mlxspec.tui.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
 from tests.tui.fake_voice import Voices
@@ -126,6 +143,40 @@ def test_cancel_ends_within_a_round_and_keeps_the_text(bench: Bench) -> None:
     more = bench.ended(bench.worker.reply(said, proceed=True))
     assert bench.engine.prompts[-1] == f"[user] hello ;[assistant]{done.text}"
     assert texts(more)
+
+
+def looked_at(bench: Bench) -> tuple[int, list[int], Proposal]:
+    """The second round of a reply: its job, the tokens before the round, and its proposal."""
+    reply = bench.worker.reply(HELLO)
+    steps = [event.step for event in bench.ended(reply) if isinstance(event, Text) and event.step is not None]
+    assert steps[2].proposal is not None
+    return reply, [token for step in steps[:2] for token in step.tokens], steps[2].proposal
+
+
+def test_a_round_is_looked_at_afterwards(bench: Bench) -> None:
+    """The model is asked what it thought of a round, after all that stood before it; one that is gone cannot be."""
+    bench.ended(bench.worker.load("fake"))
+    reply, before, proposal = looked_at(bench)
+    found = bench.ended(bench.worker.chances(reply, before, proposal))
+    assert found[1] == Chances(tuple(1 / (depth + 1) for depth in proposal.depths))
+    assert bench.engine.looked == [f"[user] hello ;[assistant]{bench.engine.tokenizer.decode(before)}"]
+    bench.ended(bench.worker.load("fake"))
+    assert [type(event) for event in bench.ended(bench.worker.chances(reply, before, proposal))] == [Begun, Ended]
+
+
+def test_looking_makes_room_for_what_is_said(bench: Bench) -> None:
+    """And of several rounds the last one is wanted."""
+    bench.ended(bench.worker.load("fake"))
+    asked = looked_at(bench)
+    bench.engine.gate.close()
+    first = bench.worker.chances(*asked)
+    bench.engine.gate.wait_for(1)
+    second, third = bench.worker.chances(*asked), bench.worker.chances(*asked)
+    assert bench.ended(first)[-1] == Ended("chances", cancelled=True) and bench.ended(second) == [Ended("chances", cancelled=True)]
+    bench.engine.gate.wait_for(2)
+    bench.worker.reply(HELLO)
+    bench.engine.gate.open()
+    assert not any(isinstance(event, Chances) for event in bench.ended(third))
 
 
 def test_cancel_forgets_replies_that_wait(bench: Bench) -> None:
