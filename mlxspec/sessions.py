@@ -92,17 +92,6 @@ class Store:
         log.rewrite(session)
         return session, log, f"The session {name} is damaged ({fault}): it was kept aside as {aside}, and {kept}."
 
-    def rename(self, word: str, title: str) -> None:
-        """Give a session another title. Raises where it is open elsewhere."""
-        title = one_line(title)
-        if not title:
-            raise UsageError("The title is empty: give some text.")
-        _, log, _ = self.open(word)
-        log.set(title=title)
-        log.close()
-        if log.failure:
-            raise MlxspecError(log.failure)
-
     def delete(self, word: str) -> str:
         """Delete a session for good; its id. Raises where it is open elsewhere."""
         name = self.resolve(word)

@@ -175,10 +175,16 @@ def test_ids_may_be_shortened_and_go_nowhere_else(store: Store, tmp_path: Path) 
             store.resolve(word)
 
 
+def titled(store: Store, name: str, title: str) -> None:
+    _, log, _ = store.open(name)
+    log.set(title=title)
+    log.close()
+
+
 def test_search_finds_any_case_and_says_where(store: Store) -> None:
     first = said(store, "Tell me of Gravity", "It pulls things down")
     said(store, "of light")
-    store.rename(first, "PULLEY")
+    titled(store, first, "PULLEY")
     hits = list(store.search("pull"))
     assert [(hit.id, hit.turn, hit.role) for hit in hits] == [(first, 0, "title"), (first, 2, "assistant")]
     assert "It pulls things" in hits[1].excerpt
@@ -187,13 +193,11 @@ def test_search_finds_any_case_and_says_where(store: Store) -> None:
         list(store.search(" "))
 
 
-def test_rename_and_delete(store: Store) -> None:
+def test_a_title_and_deleting(store: Store) -> None:
     name = said(store, "hello")
-    store.rename(name, " A \x1b[1mname\n")
+    titled(store, name, "A \x1b[1mname")
     assert store.summaries()[0].title == "A name"
-    assert store.read(name)[0].title == "A name"
-    with pytest.raises(UsageError, match="title is empty"):
-        store.rename(name, "\x1b[1m")
+    assert store.read(name)[0].title == "A \x1b[1mname"
     assert store.delete(name) == name
     assert store.summaries() == []
 
@@ -280,7 +284,7 @@ def test_two_processes_never_write_to_one_session(store: Store) -> None:
     ) as other:
         assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == "open\n"
-        for attempt in (store.open, store.delete, lambda word: store.rename(word, "mine")):
+        for attempt in (store.open, store.delete):
             with pytest.raises(UsageError, match="open in another mlxspec"):
                 attempt(name)
         assert store.read(name)[0].turns[0].text == "hello"

@@ -96,8 +96,6 @@ class ChatScreen(Screen[None]):
         """The line on top."""
         self.query_one("#top", Line).say(text)
 
-    def say_status(self, text: str, error: bool = False) -> None:
+    def say_status(self, text: str) -> None:
         """The line above the prompt."""
-        line = self.query_one("#status", Line)
-        line.say(text)
-        line.set_class(error, "error")
+        self.query_one("#status", Line).say(text)

@@ -92,10 +92,10 @@ class Conversation(VerticalScroll, can_focus=False):
             return UserTurn(number, message.text, message.key)
         return ReplyTurn(number, message.text, message.key, message.who, self.view, message.about, message.streaming)
 
-    async def note(self, text: str, error: bool = False) -> None:
+    async def note(self, text: str) -> None:
         """A line that is no message, at the end."""
         self.query_one("#welcome").display = False
-        await self.mount(NoteTurn(text, error))
+        await self.mount(NoteTurn(text))
 
     def follow(self) -> None:
         """To the end, and stay there."""

@@ -47,12 +47,6 @@ class History:
         except OSError as error:
             self.failure = f"Prompts are not kept for the next run ({error.strerror}: {self.path}): make room, or make it writable."
 
-    def search(self, words: str) -> list[str]:
-        """Prompts that hold all the words, whatever their case; the latest first, each once."""
-        wanted = words.casefold().split()
-        found = (text for text in reversed(self._all) if all(word in text.casefold() for word in wanted))
-        return list(dict.fromkeys(found))
-
     def _read(self) -> list[str]:
         """The prompts of earlier runs; lines that are damaged are left out."""
         if self.path is None:

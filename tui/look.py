@@ -9,10 +9,9 @@ PLAIN_DARK, PLAIN_LIGHT = "ansi-dark", "ansi-light"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A theme's name, whether no colours are to be used, and what the user should know about it."""
+    """A theme's name, and what the user should know about it."""
 
     theme: str
-    no_color: bool = False
     complaint: str | None = None
 
 
@@ -24,8 +23,8 @@ def choose(wanted: str | None, themes: Collection[str], environ: Mapping[str, st
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     light = background.isdigit() and (int(background) == 7 or int(background) > 8)
     if environ.get("NO_COLOR"):
-        return Look(PLAIN_LIGHT if light else PLAIN_DARK, no_color=True)
+        return Look(PLAIN_LIGHT if light else PLAIN_DARK)
     if wanted is not None and wanted in themes:
         return Look(wanted)
     complaint = None if wanted is None else f"The theme {wanted!r} is unknown: /theme, or ctrl+p and Theme, lists them."
-    return Look(LIGHT if light else DARK, complaint=complaint)
+    return Look(LIGHT if light else DARK, complaint)

@@ -15,11 +15,10 @@ State = Literal["accepted", "rejected", "untested"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Text of one origin: an accepted draft, the target's own, or the draft that it was said in place of. ``round`` counts pieces from 0."""
+    """Text of one origin: an accepted draft, the target's own, or the draft that it was said in place of."""
 
     text: str
     origin: Origin
-    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,6 @@ class Node:
 
     row: int
     parent: int  # -1: hangs from the pending token
-    depth: int
-    token: int
     text: str
     p: float | None
     q: float | None
@@ -56,20 +53,20 @@ class Round:
 
 def spans(pieces: Iterable[Text], spell: Mapping[int, str]) -> list[Span]:
     """The spans of a reply."""
-    return [span for number, piece in enumerate(pieces) for span in spans_of(piece, spell, number)]
+    return [span for piece in pieces for span in spans_of(piece, spell)]
 
 
-def spans_of(piece: Text, spell: Mapping[int, str], number: int = 0) -> list[Span]:
+def spans_of(piece: Text, spell: Mapping[int, str]) -> list[Span]:
     """The spans of one piece, in order: accepted drafts, the rejected draft, the target's own token."""
     step = piece.step
     if step is None or step.proposal is None:
-        return [Span(piece.text, "own", number)] if piece.text else []
+        return [Span(piece.text, "own")] if piece.text else []
     accepted, own = _parted(piece.text, step, spell)
     wrong = rejected(step)
     found = [
-        Span(accepted, "accepted", number),
-        Span(spell.get(wrong, "") if wrong is not None else "", "rejected", number),
-        Span(own, "own", number),
+        Span(accepted, "accepted"),
+        Span(spell.get(wrong, "") if wrong is not None else "", "rejected"),
+        Span(own, "own"),
     ]
     return [span for span in found if span.text]
 
@@ -90,17 +87,17 @@ def round_of(step: Step, spell: Mapping[int, str], chances: Sequence[float] | No
     nodes: list[Node] = []
     visited = {-1, *path}
     if proposal is not None:
-        values, depths = proposal.values, proposal.depths
+        values = proposal.values
         for row, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
             state: State = "accepted" if row in path else "rejected" if parent in visited else "untested"
             q = values[row] if values is not None else None
             p = chances[row] if chances is not None else None
-            nodes.append(Node(row, parent, depths[row], token, spell.get(token, "?"), p, q, state))
+            nodes.append(Node(row, parent, spell.get(token, "?"), p, q, state))
     own = spell.get(step.tokens[-1], "?") if len(step.tokens) > len(path) else ""
     return Round(tuple(nodes), path, own, step.drafter, step.seconds)
 
 
-def lines(tree: Round, ascii_only: bool = False) -> list[str]:
+def lines(tree: Round) -> list[str]:
     """A round as text: ``+`` accepted, ``-`` rejected, ``.`` untested, ``=`` the target's own; blanks can be seen.
 
     >>> from mlxspec.proposal import Proposal
@@ -109,16 +106,15 @@ def lines(tree: Round, ascii_only: bool = False) -> list[str]:
     ['+ ␣a  p .90 q .80', '  - b  p .20 q .40', '  = c', '- d  p .10 q .10']
     """
     signs = {"accepted": "+", "rejected": "-", "untested": "."}
-    blank = "_" if ascii_only else "␣"
     out: list[str] = []
 
     def below(parent: int, indent: str) -> None:
         for node in tree.children(parent):
             known = " ".join(f"{name} {share(value)}" for name, value in (("p", node.p), ("q", node.q)) if value is not None)
-            out.append(f"{indent}{signs[node.state]} {_shown(node.text, blank)}{f'  {known}' if known else ''}")
+            out.append(f"{indent}{signs[node.state]} {_shown(node.text)}{f'  {known}' if known else ''}")
             below(node.row, indent + "  ")
         if tree.own and parent == (tree.path[-1] if tree.path else -1):
-            out.append(f"{indent}= {_shown(tree.own, blank)}")
+            out.append(f"{indent}= {_shown(tree.own)}")
 
     below(-1, "")
     return out
@@ -150,6 +146,6 @@ def _parted(text: str, step: Step, spell: Mapping[int, str]) -> tuple[str, str]:
     return text, ""
 
 
-def _shown(text: str, blank: str) -> str:
+def _shown(text: str) -> str:
     inner: Sequence[str] = [char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text]
-    return "".join(inner).replace(" ", blank)
+    return "".join(inner).replace(" ", "␣")

@@ -52,32 +52,28 @@ class Picker(ModalScreen[Choice | None]):
         *,
         free: str | None = None,
         actions: Sequence[tuple[str, str, str]] = (),
-        note: str = "",
-        typed: str = "",
     ) -> None:
         super().__init__()
         self._title = title
         self._items = list(items)
         self._free = free
-        self._typed = typed
         self._actions = {key: action for key, action, _ in actions}
         hints = ["⏎ choose", *(f"{key} {label}" for key, _, label in actions), "esc close"]
         self._hint = "  ".join(hints)
-        self._note = note
         for key, action, label in actions:
             self._bindings.bind(key, f"act('{action}')", label, priority=True)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(Content(self._title), classes="title")
-            yield Input(self._typed, placeholder="type to narrow" + (f", or {self._free}" if self._free else ""))
+            yield Input(placeholder="type to narrow" + (f", or {self._free}" if self._free else ""))
             yield OptionList(markup=False)
-            yield Static(Content(self._note), classes="note")
+            yield Static("", classes="note", markup=False)
             yield Static(Content(self._hint), classes="hint")
 
     def on_mount(self) -> None:
-        self.query_one(".note").display = bool(self._note)
-        self._fill(self._typed)
+        self.query_one(".note").display = False
+        self._fill("")
         self.query_one(Input).focus()
 
     def offer(self, items: Sequence[Item], note: str = "") -> None:

@@ -6,7 +6,7 @@ Every job ends with exactly one ``Ended``, whatever became of it, and nothing of
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlxspec.events import ChatEvent, Done, Pace, Step, Text
+from mlxspec.events import ChatEvent, Done, Pace, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,3 @@ class Report:
 
     job: int
     event: Happening
-
-
-def step_of(event: Happening) -> Step | None:
-    """The round an event carries, if any."""
-    return event.step if isinstance(event, Text) else None

@@ -90,8 +90,8 @@ class Body(Markdown):
 class NoteTurn(Static):
     """A line that is no message: something the user should know."""
 
-    def __init__(self, text: str, error: bool = False) -> None:
-        super().__init__(Content(clean(text)), classes="error" if error else "", markup=False)
+    def __init__(self, text: str) -> None:
+        super().__init__(Content(clean(text)), markup=False)
 
 
 class ReplyTurn(Turn):

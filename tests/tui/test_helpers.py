@@ -30,16 +30,6 @@ def test_prompts_are_there_in_the_next_run(tmp_path: Path) -> None:
     assert b"\x1b" not in path.read_bytes()
 
 
-def test_search_wants_all_words_and_gives_the_latest_first(tmp_path: Path) -> None:
-    history = History(None)
-    for text in ("Red apples", "green APPLES", "red pears", "Red apples"):
-        history.add(text)
-    assert history.search("apples red") == ["Red apples"]
-    assert history.search("apples") == ["Red apples", "green APPLES"]
-    assert history.search("") == ["Red apples", "red pears", "green APPLES"]
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_damaged_lines_are_left_out_and_long_files_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'\xff\xfe\n{"a": 1}\n"good"\n"torn')

@@ -12,13 +12,13 @@ THEMES = ("textual-dark", "textual-light", "ansi-dark", "ansi-light", "nord")
     [
         (None, {}, Look("textual-dark")),
         ("nord", {}, Look("nord")),
-        ("nord", {"NO_COLOR": "1"}, Look("ansi-dark", no_color=True)),
+        ("nord", {"NO_COLOR": "1"}, Look("ansi-dark")),
         (None, {"NO_COLOR": ""}, Look("textual-dark")),
         (None, {"COLORFGBG": "0;15"}, Look("textual-light")),
         (None, {"COLORFGBG": "15;default;0"}, Look("textual-dark")),
         (None, {"COLORFGBG": "12;8"}, Look("textual-dark")),
         (None, {"COLORFGBG": "nonsense"}, Look("textual-dark")),
-        (None, {"COLORFGBG": "0;15", "NO_COLOR": "1"}, Look("ansi-light", no_color=True)),
+        (None, {"COLORFGBG": "0;15", "NO_COLOR": "1"}, Look("ansi-light")),
     ],
 )
 def test_a_theme_that_fits(wanted: str | None, environ: dict[str, str], look: Look) -> None:

@@ -28,7 +28,7 @@ def test_what_is_not_rejected_is_the_reply(seed: int) -> None:
 
 def test_the_rejected_draft_stands_before_the_correction() -> None:
     step = Step((1, 2, 4), Proposal((1, 2, 3, 5), (-1, 0, 1, -1)), (0, 1))
-    assert spans_of(Text(" the cat lay", step), SPELL, 3) == [Span(" the cat", "accepted", 3), Span(" sat", "rejected", 3), Span(" lay", "own", 3)]
+    assert spans_of(Text(" the cat lay", step), SPELL) == [Span(" the cat", "accepted"), Span(" sat", "rejected"), Span(" lay", "own")]
 
 
 def test_a_bonus_token_corrects_nothing() -> None:
@@ -39,7 +39,7 @@ def test_a_bonus_token_corrects_nothing() -> None:
 
 def test_plain_rounds_and_the_first_token_are_the_targets_own() -> None:
     pieces = [Text(" the", Step((1,))), Text(" cat", Step((2,), Proposal())), Text("", Step((3,))), Text("!", None)]
-    assert [(span.text, span.origin, span.round) for span in spans(pieces, {})] == [(" the", "own", 0), (" cat", "own", 1), ("!", "own", 3)]
+    assert spans(pieces, {}) == [Span(" the", "own"), Span(" cat", "own"), Span("!", "own")]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,8 @@ def test_a_tree_says_what_became_of_each_row() -> None:
     tree = round_of(step, SPELL)
     assert [node.state for node in tree.nodes] == ["accepted", "rejected", "rejected", "untested"]
     assert [node.q for node in tree.nodes] == [0.8, 0.1, 0.5, 0.05]
-    assert [node.depth for node in tree.nodes] == [1, 1, 2, 2]
     assert (tree.own, tree.path, tree.drafter, tree.seconds) == (" lay", (0,), "small", {"draft": 0.1})
-    assert [node.token for node in tree.children(-1)] == [1, 5]
+    assert [node.text for node in tree.children(-1)] == [" the", " dog"]
     assert lines(tree) == ["+ ␣the  q .80", "  - ␣sat  q .50", "  = ␣lay", "- ␣dog  q .10", "  . ␣cat  q .05"]
     seen = round_of(step, SPELL, (0.999, 0.0, 0.25, 0.004))
     assert [line.partition("  p ")[2] for line in lines(seen) if " p " in line] == ["1.0 q .80", ".25 q .50", ".00 q .10", ".00 q .05"]
@@ -72,5 +71,5 @@ def test_a_tree_says_what_became_of_each_row() -> None:
 def test_a_round_without_values_or_known_tokens() -> None:
     tree = round_of(Step((1,), Proposal((99,), (-1,)), ()), {1: "\x1b[2J"})
     assert (tree.nodes[0].q, tree.nodes[0].text) == (None, "?")
-    assert lines(tree, ascii_only=True) == ["- ?", "= \\x1b[2J"]
+    assert lines(tree) == ["- ?", "= \\x1b[2J"]
     assert round_of(Step((1,)), {1: "a"}).nodes == ()
