@@ -4,7 +4,7 @@ from collections.abc import Generator
 from threading import Event as CancelEvent
 from typing import Any
 
-from mlxspec.engine import Engine
+from mlxspec.engine import Engine, finished
 from mlxspec.errors import UsageError
 from mlxspec.events import ChatEvent, Done, Notice, Text
 
@@ -30,7 +30,7 @@ class Chat:
 
     def send(self, text: str, **options: Any) -> Done:
         """The whole reply to a user's message."""
-        return _done(self.stream(text, **options))
+        return finished(self.stream(text, **options))
 
     def stream(self, text: str, *, cancel: CancelEvent | None = None, **options: Any) -> Events:
         """Events of the reply to a user's message. A cancelled or closed reply keeps what it has."""
@@ -127,12 +127,3 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         return list(self.engine.tokenizer.encode(text, add_special_tokens=False)) if text else []
-
-
-def _done(events: Events) -> Done:
-    done = None
-    for event in events:
-        if isinstance(event, Done):
-            done = event
-    assert done is not None
-    return done

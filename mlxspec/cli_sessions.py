@@ -6,8 +6,8 @@ from typing import Any
 
 from mlxspec.arguments import Parser
 from mlxspec.cli_models import table
-from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.session_text import as_json, as_markdown, as_object
+from mlxspec.errors import UsageError
+from mlxspec.session_text import as_markdown, as_object, export
 from mlxspec.sessions import Hit, Store, Summary
 from mlxspec.terminal import Terminal, clean, one_line
 
@@ -102,19 +102,12 @@ def _export(store: Store, word: str, terminal: Terminal, path: Path | None, forc
     if path is None:
         _show(store, word, terminal, wants_json)
         return
-    if path.suffix not in (".md", ".json") or (wants_json and path.suffix != ".json"):
-        raise UsageError(f"--output {one_line(str(path))}: give a name that ends in {'.json' if wants_json else '.md or .json'}.")
+    if wants_json and path.suffix != ".json":
+        raise UsageError(f"--output {one_line(str(path))}: give a name that ends in .json.")
     session, fault = store.read(word)
     if fault is not None:
         terminal.notice(f"The session {session.id} is damaged ({fault}): what stands before it is exported.")
-    text = as_json(session) if path.suffix == ".json" else as_markdown(session)
-    try:
-        with path.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{one_line(str(path))} is there already: give another name, or --force.") from None
-    except OSError as error:
-        raise MlxspecError(f"{one_line(str(path))} cannot be written ({error.strerror}): give a file in a folder of yours.") from None
+    export(session, path, force, "give another name, or --force")
     terminal.notice(f"Written: {one_line(str(path))}.")
 
 

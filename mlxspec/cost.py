@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlxspec.cache import keep_rows, states
-from mlxspec.paths import cache_dir, private
+from mlxspec.paths import cache_dir, put
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler
 from mlxspec.target import Target
@@ -115,11 +114,7 @@ def measure(target: Target, repeats: int = 3) -> CostCurve:
 def save(curve: CostCurve, path: Path) -> None:
     """Keep a curve; where the disk refuses, it is measured again next time."""
     with suppress(OSError):
-        private(path.parent)
-        handle, fresh = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"rows": curve.rows, "base": curve.base, "slope": curve.slope}, file)
-        os.replace(fresh, path)
+        put(path, {"rows": curve.rows, "base": curve.base, "slope": curve.slope})
 
 
 def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> dict[int, float]:

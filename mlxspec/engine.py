@@ -3,7 +3,7 @@
 import json
 import secrets
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import fields
 from threading import Event as CancelEvent
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mlxspec.chat import Chat
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
-Steps = Generator[Any, None, str]
 
 
 def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None = None, **options: Any) -> "Engine":
@@ -83,12 +82,7 @@ class Engine:
 
     def generate(self, prompt: Prompt, **options: Any) -> Done:
         """The whole reply at once; options as for ``stream``."""
-        done = None
-        for event in self.stream(prompt, **options):
-            if isinstance(event, Done):
-                done = event
-        assert done is not None
-        return done
+        return finished(self.stream(prompt, **options))
 
     def stream(self, prompt: Prompt, *, cancel: CancelEvent | None = None, reuse: bool = False, **options: Any) -> Generator[Event, None, None]:
         """Yield Prefill, Text and at last Done.
@@ -301,6 +295,12 @@ class Engine:
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "logit_bias")
+
+
+def finished(events: Iterable[Any]) -> Done:
+    """Let a reply run to its end."""
+    *_, done = (event for event in events if isinstance(event, Done))
+    return done
 
 
 def _last(steps: Generator[Any, None, Any]) -> Any:

@@ -1,8 +1,6 @@
 """The last exchange, for ``generate -c``: messages and the settings that shaped them, in one private file of the state folder."""
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from mlxspec.arguments import FIELDS
 from mlxspec.config import converted
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options
-from mlxspec.paths import private, state_dir
+from mlxspec.paths import put, state_dir
 
 NOT_KEPT = ("offline", "yes", "force", "require_spec", "strict", "system_prompt")  # of one run only; the system prompt is among the messages
 Message = dict[str, str]
@@ -33,16 +31,7 @@ def exchange_file() -> Path:
 def save(messages: Sequence[Message], settings: Mapping[str, Any]) -> None:
     """Replace the last exchange in one step; open to its owner alone. May raise OSError."""
     kept = {name: value for name, value in settings.items() if name in FIELDS and name not in NOT_KEPT}
-    path = exchange_file()
-    private(path.parent)
-    handle, fresh = tempfile.mkstemp(prefix="last-", dir=path.parent)  # 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"messages": list(messages), "settings": kept}, file)
-        os.replace(fresh, path)
-    except BaseException:
-        Path(fresh).unlink(missing_ok=True)
-        raise
+    put(exchange_file(), {"messages": list(messages), "settings": kept})
 
 
 def load() -> Exchange:

@@ -1,7 +1,9 @@
-"""Where mlxspec keeps its files: the XDG folders, on macOS too. Knows no model; makes no folder until it is asked to."""
+"""Where mlxspec keeps its files: the XDG folders, on macOS too; and how a small one is put there. Knows no model; makes no folder unasked."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def config_dir() -> Path:
@@ -39,6 +41,18 @@ def private(folder: Path) -> Path:
     for part in reversed([folder, *folder.parents]):
         part.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def put(path: Path, value: Any) -> None:
+    """Write JSON over what stands at ``path``, in one step, open to its owner alone. May raise OSError: then the old file stays."""
+    private(path.parent)
+    draft = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _xdg(variable: str, below_home: str) -> Path:

@@ -34,8 +34,13 @@ class SessionLog:
         self._pending = bytearray()  # records that are not on the disk yet
         self._text: list[str] = []  # of the reply that is coming
         self._due = clock()
-        self._marked: dict[str, Any] = {"title": None, "first": "", "created": head.get("created", 0.0), "model": head.get("model"), "turns": 0}
-        self._marked["title"] = head.get("title")
+        self._marked: dict[str, Any] = {
+            "title": head.get("title"),
+            "first": "",
+            "created": head.get("created", 0.0),
+            "model": head.get("model"),
+            "turns": 0,
+        }
         self._put(head)
 
     @classmethod

@@ -1,9 +1,11 @@
-"""A conversation as a document: Markdown to read, JSON to work with. Pure. The texts are as they were said; only titles and names are cleaned."""
+"""A conversation as a document: Markdown to read, JSON to work with. The texts are as they were said; only titles and names are cleaned."""
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
+from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.session_replay import Session
 from mlxspec.terminal import one_line
 
@@ -43,3 +45,18 @@ def as_markdown(session: Session) -> str:
         note = f"\n*({FINISHES[turn.finish]})*\n" if turn.role == "assistant" and turn.finish in FINISHES else ""
         parts.append(f"## {who}\n\n{turn.text.rstrip()}\n{note}")
     return "\n".join(parts)
+
+
+def export(session: Session, path: Path, force: bool = False, remedy: str = "give another name") -> None:
+    """Write a session to a .md or .json file. Raises MlxspecError where it cannot be written, or is there already and not to be replaced."""
+    name = one_line(str(path))
+    if path.suffix not in (".md", ".json"):
+        raise UsageError(f"{name}: give a name that ends in .md or .json.")
+    text = as_json(session) if path.suffix == ".json" else as_markdown(session)
+    try:
+        with path.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{name} is there already: {remedy}.") from None
+    except OSError as error:
+        raise MlxspecError(f"{name} cannot be written ({error.strerror}): give a file in a folder of yours.") from None

@@ -14,6 +14,7 @@ from typing import Any
 
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.events import Done, Step, Text
+from mlxspec.proposal import Proposal
 from mlxspec.terminal import one_line
 
 PARTS = ("draft", "verify", "other")  # of a round's seconds
@@ -137,10 +138,7 @@ class Round:
     @property
     def depth(self) -> int:
         """How many tokens ahead the proposal reaches."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent < 0 else depths[parent] + 1)
-        return max(depths, default=0)
+        return max(Proposal((), self.parents).depths, default=0)
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mlxspec.arguments import read_value
-from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.errors import UsageError
 from mlxspec.options import Options, names
 from mlxspec.report import details, stats_line
-from mlxspec.session_text import as_json, as_markdown
+from mlxspec.session_text import as_markdown, export
+from mlxspec.sessions import Session
 from mlxspec.terminal import one_line
 from mlxspec.tui.commands import OFF, ON, help_lines, help_of
 from mlxspec.tui.markdown import code_blocks
@@ -203,9 +204,7 @@ class Actions:
         self.face.say(f"Going on with {session.name} ({len(session.turns)} messages).")
 
     def search(self, words: str) -> None:
-        if self.talk.store is None:
-            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
-        hits = list(self.talk.store.search(words))
+        hits = list(self.talk.saved.search(words))
         lines = [f"{hit.id}  {hit.title[:30]}  {hit.role}: {hit.excerpt}" for hit in hits[:20]]
         more = [f"… and {len(hits) - 20} more (mlxspec sessions search)"] if len(hits) > 20 else []
         self.face.say("\n".join([*lines, *more]) or "Nothing was found.")
@@ -214,11 +213,12 @@ class Actions:
         session = self.talk.snapshot()
         if not session.turns:
             raise UsageError("There is nothing to export yet: send a message.")
+        self.write(session, path)
+
+    def write(self, session: Session, path: str | None = None) -> None:
+        """Write a conversation to a file, and say to which."""
         target = Path(os.path.expanduser(path or f"mlxspec-{session.id}.md"))
-        if target.suffix not in (".md", ".json"):
-            raise UsageError(f"/export {one_line(str(target))}: give a name that ends in .md or .json.")
-        text = as_json(session) if target.suffix == ".json" else as_markdown(session)
-        write_new(target, text)
+        export(session, target)
         self.face.say(f"Written: {one_line(str(target))}.")
 
     def copy(self, what: str | None) -> None:
@@ -262,14 +262,3 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(repr(text) for text in value) or "none"
     return "none" if value is None else one_line(str(value))
-
-
-def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet."""
-    try:
-        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{one_line(str(path))} is there already: give another name.") from None
-    except OSError as error:
-        raise MlxspecError(f"{one_line(str(path))} cannot be written ({error.strerror}): give a file in a folder of yours.") from None

@@ -4,7 +4,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from mlxspec.errors import UsageError
+from mlxspec.tui.markdown import speakable
 from mlxspec.tui.reports import Ended, Failed, Happening, Speech
+from mlxspec.tui.said import Said
 from mlxspec.tui.worker import Worker
 
 
@@ -47,8 +50,18 @@ class Aloud:
         self._wanted: str | None = None  # that is to speak
         self._job: int | None = None
 
-    def say(self, text: str, voice: str | None = None, mirror: bool = False) -> None:
-        """Say a text; ``voice``: by another one than before; ``mirror``: by the approximate rule."""
+    def ended(self, reply: Said) -> None:
+        """A reply has ended: say it, where each one is to be said."""
+        if self.always and speakable(reply.text):
+            self.say(reply)
+
+    def say(self, message: Said | None, voice: str | None = None, mirror: bool = False) -> None:
+        """Say a message, if there is one; ``voice``: by another one than before; ``mirror``: by the approximate rule."""
+        if message is None:
+            raise UsageError("There is nothing to speak: send a message first.")
+        text = speakable(message.text)
+        if not text:
+            raise UsageError("There is nothing to speak in this message.")
         self._wanted = voice or self._voice
         self._job = self._worker.speak(text, self._wanted, mirror)
         self.hearing = Hearing(self._clock)

@@ -1,7 +1,6 @@
 """What the commands and keys do on the screen: the shared actions, with windows in place of lists. Knows the app; draws nothing itself."""
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.app import SuspendNotSupported, SystemCommand
@@ -9,10 +8,9 @@ from textual.app import SuspendNotSupported, SystemCommand
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.options import Options
 from mlxspec.paths import config_file
-from mlxspec.session_text import as_markdown
 from mlxspec.terminal import clean, one_line
 from mlxspec.tui import words
-from mlxspec.tui.actions import Actions, write_new
+from mlxspec.tui.actions import Actions
 from mlxspec.tui.commands import COMMANDS, plain_text, run
 from mlxspec.tui.compare_screen import CompareScreen
 from mlxspec.tui.editor import edit
@@ -46,7 +44,7 @@ class Deeds(Actions):
         self.picking = Picking(app, self)
         self._arrived = False  # whether a first model was loaded
 
-    def do(self, action: Callable[[], None]) -> bool:
+    def do(self, action: Callable[[], object]) -> bool:
         """Do something that may be refused; what refuses it is shown."""
         try:
             action()
@@ -109,12 +107,7 @@ class Deeds(Actions):
 
     def export_session(self, name: str) -> None:
         """Write a saved conversation to a file in this folder."""
-        if self.talk.store is None:
-            return
-        session, _ = self.talk.store.read(name)
-        target = Path(f"mlxspec-{session.id}.md")
-        write_new(target, as_markdown(session))
-        self.face.say(f"Written: {target}.")
+        self.write(self.talk.saved.read(name)[0])
 
     def write_in_editor(self) -> None:
         """Let the user write the prompt in an editor of his own."""
@@ -152,7 +145,7 @@ class Deeds(Actions):
             self.do(lambda: self.talk.regenerate(number))
             self.app.screen_of_chat.prompt.focus()
         elif what == "continue":
-            self.do(self._go_on if number == len(self.talk.said) - 1 else self._not_the_last)
+            self.do(self.proceed if number == len(self.talk.said) - 1 else self._not_the_last)
             self.app.screen_of_chat.prompt.focus()
         elif what == "speak":
             self.do(lambda: self.talk.speak(number))
@@ -166,9 +159,6 @@ class Deeds(Actions):
         elif what in ("round_before", "round_after"):
             live.look_at(number)
             self.app.screen_of_chat.panel.strip.move(-1 if what == "round_before" else 1)
-
-    def _go_on(self) -> None:
-        self.proceed()
 
     def _not_the_last(self) -> None:
         raise MlxspecError("Only the last reply can be gone on with: d drops what comes after this one.")
@@ -229,9 +219,6 @@ class Deeds(Actions):
         yield SystemCommand("suspend", "to the shell; fg comes back", app.action_suspend_process)
         yield SystemCommand("editor", "write the prompt in $EDITOR (ctrl+g)", app.action_editor)
 
-    def _run(self, command: str) -> None:
-        run(command, self)
-
     def _runs(self, usage: str) -> Callable[[], None]:
         """Run a command that needs nothing more, or begin it in the prompt."""
         name, _, arguments = usage.partition(" ")
@@ -242,6 +229,6 @@ class Deeds(Actions):
             prompt.focus()
 
         def at_once() -> None:
-            self.do(lambda: self._run(name))
+            self.do(lambda: run(name, self))
 
         return begin if arguments and not arguments.startswith("[") else at_once

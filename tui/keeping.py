@@ -23,6 +23,13 @@ class Keeper:
         return self._log.id if self._log is not None else None
 
     @property
+    def needed(self) -> Store:
+        """The store, for what makes no sense without one."""
+        if self.store is None:
+            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
+        return self.store
+
+    @property
     def record(self) -> Any:
         """The session's log (session_log.SessionLog), or one that forgets."""
         if self.store is None:
@@ -39,11 +46,10 @@ class Keeper:
 
     def open(self, word: str) -> Session:
         """Go on with a saved conversation, in place of the one there is."""
-        if self.store is None:
-            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
-        if self._log is not None and self.store.resolve(word) == self._log.id:
+        store = self.needed
+        if self._log is not None and store.resolve(word) == self._log.id:
             raise UsageError("This conversation is that session already.")
-        session, log, fault = self.store.open(word)
+        session, log, fault = store.open(word)
         self.leave()
         self._log = log
         if fault is not None:

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mlxspec.paths import cache_dir, private
+from mlxspec.paths import cache_dir, put
 
 
 class Cache:
@@ -25,13 +23,8 @@ class Cache:
 
     def save(self, *about: Any, **numbers: float) -> None:
         """Keep numbers; where that fails they are measured again next time."""
-        path = self.path(*about)
         with suppress(OSError):
-            private(path.parent)
-            handle, fresh = tempfile.mkstemp(prefix="measured-", dir=path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(numbers, file)
-            os.replace(fresh, path)
+            put(self.path(*about), numbers)
 
     def path(self, *about: Any) -> Path:
         folder = self.folder or cache_dir() / "measured"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxspec.errors import UsageError
 from mlxspec.sessions import Summary
 from mlxspec.terminal import clean, one_line
 from mlxspec.tui.picker import Choice, Item, Picker
@@ -69,10 +68,7 @@ class Picking:
     # ---- Sessions ------------------------------------------------------------------------------------------------------------------------
 
     def _session(self) -> None:
-        store = self.deeds.talk.store
-        if store is None:
-            raise UsageError("Nothing is saved in this run (--no-save): start mlxspec chat without it.")
-        items = [Item(one.id, clean(one.title), about_session(one, time.time())) for one in store.summaries()]
+        items = [Item(one.id, clean(one.title), about_session(one, time.time())) for one in self.deeds.talk.saved.summaries()]
         actions = [("ctrl+d", "delete", "delete"), ("ctrl+e", "export", "export")]
         self.app.push_screen(Picker("saved chats", items, actions=actions), self._session_chosen)
 
@@ -82,14 +78,9 @@ class Picking:
         if choice.action == "open":
             self.deeds.do(lambda: self.deeds.load(choice.key))
         elif choice.action == "delete":
-            self.confirm(f"delete {choice.key}?", lambda: self._delete(choice.key))
+            self.confirm(f"delete {choice.key}?", lambda: self.app.toast(f"deleted {self.deeds.talk.saved.delete(choice.key)}"))
         else:
             self.deeds.do(lambda: self.deeds.export_session(choice.key))
-
-    def _delete(self, name: str) -> None:
-        store = self.deeds.talk.store
-        if store is not None:
-            self.app.toast(f"deleted {store.delete(name)}")
 
     def confirm(self, question: str, then: Callable[[], None], after: Callable[[], object] | None = None) -> None:
         """Ask before something is lost; no is the first answer."""

@@ -15,7 +15,6 @@ from mlxspec.sessions import Session, Store
 from mlxspec.tui.aloud import Aloud
 from mlxspec.tui.jobs import FIRST, TALK
 from mlxspec.tui.keeping import Keeper
-from mlxspec.tui.markdown import speakable
 from mlxspec.tui.reports import Baseline, Begun, Chances, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
 from mlxspec.tui.said import Asleep, Awakener, Said, restored
 from mlxspec.tui.worker import Worker
@@ -48,7 +47,7 @@ class Talk:
         self.said: list[Said] = []
         self.title: str | None = None
         self.created: float | None = None
-        self.tell: Callable[[str], None] = self._hold
+        self.tell: Callable[[str], None] = self._held.append
         self.redraw: Callable[[], None] = lambda: None
         self.give_back: Callable[[str], None] = lambda text: None
         self.working: str | None = None  # kind of the job that runs
@@ -109,6 +108,11 @@ class Talk:
     def last_asked(self) -> int:
         """The place of the user's last message, -1 where there is none."""
         return next((number for number in reversed(range(len(self.said))) if self.said[number].role == "user"), -1)
+
+    @property
+    def saved(self) -> Store:
+        """Where conversations are kept. Raises UsageError where none is."""
+        return self._keeper.needed
 
     @property
     def session_id(self) -> str | None:
@@ -177,11 +181,7 @@ class Talk:
     def speak(self, at: int | None = None, voice: str | None = None, mirror: bool = False) -> None:
         """Say message ``at`` aloud, or the last reply; ``voice``: another one than before; ``mirror``: by the approximate rule."""
         self._idle()
-        one = self.last_reply if at is None else self.said[at]
-        text = speakable(one.text) if one is not None else ""
-        if not text:
-            raise UsageError("There is nothing to speak: send a message first." if one is None else "There is nothing to speak in this message.")
-        self.aloud.say(text, voice, mirror)
+        self.aloud.say(self.last_reply if at is None else self.said[at], voice, mirror)
 
     def look(self, said: Said, number: int) -> None:
         """Find out how likely the model held the drafts of a round of a reply; the answer goes into ``said.chances``."""
@@ -267,7 +267,7 @@ class Talk:
         The first time starts the thread: so loading, with its seconds of imports, does not hold up the first picture.
         """
         self.worker.start()
-        while self._held and self.tell != self._hold:
+        while self._held and self.tell != self._held.append:
             self.tell(self._held.pop(0))
         reports = self.worker.drain()
         for report in reports:
@@ -356,12 +356,9 @@ class Talk:
         elif last.finish is None:
             last.finish = "interrupted"
             self._keeper.record.end("interrupted", {})
-        elif self.aloud.always and last.finish != "interrupted" and speakable(last.text):
-            self.speak()
+        elif last.finish != "interrupted":
+            self.aloud.ended(last)
         self._before = []
-
-    def _hold(self, text: str) -> None:
-        self._held.append(text)
 
     # ---- Inside --------------------------------------------------------------------------------------------------------------------------
 
