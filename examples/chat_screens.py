@@ -69,7 +69,8 @@ async def main(folder: Path) -> None:
         await pilot.press("f3", "f7")
         steps = list(app.live.tally.steps)
         app.screen_of_chat.panel.strip.selected = max(range(len(steps)), key=lambda place: len(steps[place].path))
-        await camera.drawn()
+        await pilot.pause()
+        await camera.settled()  # the model is asked what it thought of the round
         camera.shoot("chat-origin")
         await pilot.press("escape", "f3", "f4")
         await camera.settled()
