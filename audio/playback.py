@@ -1,6 +1,7 @@
 """Sound to the loudspeaker, as it comes. Knows samples and the sound card; nothing is imported before it is asked to play.
 
-Sound starts with the first samples. What is written waits in a buffer of some seconds, and a writer that is ahead of it waits too.
+Sound starts with the first samples. What is written waits in a buffer of some seconds, and a writer that is ahead of it waits too, until an event
+says that nobody listens any more.
 """
 
 import shutil
@@ -32,28 +33,32 @@ class Player(Protocol):
 
     def write(self, samples: np.ndarray) -> None: ...
 
-    def finish(self, cancel: threading.Event) -> None:
-        """Wait until all has been heard; ``cancel`` is silence at once."""
+    def finish(self) -> None:
+        """Wait until all has been heard, or nobody listens."""
 
     def stop(self) -> None:
         """Silence at once."""
 
 
-def open_player(sample_rate: int) -> Player:
-    """The sound card, on macOS else afplay. Raises AudioError that names the remedy where nothing can play."""
+def open_player(sample_rate: int, cancel: threading.Event) -> Player:
+    """The sound card, on macOS else afplay; ``cancel`` is silence and ends all waiting.
+
+    Raises AudioError that names the remedy where nothing can play.
+    """
     try:
-        return CardPlayer(sample_rate)
+        return CardPlayer(sample_rate, cancel)
     except AudioError:
         if sys.platform == "darwin" and shutil.which("afplay"):
-            return AfplayPlayer(sample_rate)
+            return AfplayPlayer(sample_rate, cancel)
         raise
 
 
 class CardPlayer:
     """Through PortAudio. Its thread asks for samples; there they are, or there is silence and an underrun is counted."""
 
-    def __init__(self, sample_rate: int, device: Any = None) -> None:
+    def __init__(self, sample_rate: int, cancel: threading.Event, device: Any = None) -> None:
         sounddevice = device or _sounddevice()
+        self._cancel = cancel
         self._buffer: deque[np.ndarray] = deque()
         self._waiting = 0  # samples in the buffer
         self._sample_rate = sample_rate
@@ -73,17 +78,18 @@ class CardPlayer:
 
     def write(self, samples: np.ndarray) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting < self._most or self._ended)
+            while self._waiting >= self._most and not (self._ended or self._cancel.is_set()):
+                self._changed.wait(LOOK)  # a card that stalls tells nobody
             if not self._ended:
                 self._buffer.append(clipped(samples))
                 self._waiting += len(samples)
 
-    def finish(self, cancel: threading.Event) -> None:
+    def finish(self) -> None:
         with self._changed:
             self._ended = True
-            while self._waiting and not cancel.is_set():
+            while self._waiting and not self._cancel.is_set():
                 self._changed.wait(LOOK)
-        if cancel.is_set():
+        if self._cancel.is_set():
             self.stop()
             return
         self._stream.stop()  # plays what the card has been given
@@ -121,8 +127,8 @@ class AfplayPlayer:
 
     underruns = 0
 
-    def __init__(self, sample_rate: int) -> None:
-        self._sample_rate = sample_rate
+    def __init__(self, sample_rate: int, cancel: threading.Event) -> None:
+        self._sample_rate, self._cancel = sample_rate, cancel
         self._parts: list[np.ndarray] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -133,14 +139,14 @@ class AfplayPlayer:
     def write(self, samples: np.ndarray) -> None:
         self._parts.append(samples)
 
-    def finish(self, cancel: threading.Event) -> None:
+    def finish(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "speech.wav"
             with SoundFile(path, self._sample_rate) as file:
                 for part in self._parts:
                     file.write(part)
             self._process = subprocess.Popen(["afplay", str(path)])
-            while self._process.poll() is None and not cancel.wait(LOOK):
+            while self._process.poll() is None and not self._cancel.wait(LOOK):
                 pass
             self.stop()
 

@@ -205,7 +205,7 @@ def sinks(request: Request, path: Path | None, sample_rate: int, cancel: threadi
     code = 0
     if path is None:
         try:
-            player = open_player(sample_rate)
+            player = open_player(sample_rate, cancel)
         except AudioError as error:
             path, code = _free_name(), 1
             terminal.error(f"mlxspec: {error} This speech goes to {path}.")
@@ -217,7 +217,7 @@ def sinks(request: Request, path: Path | None, sample_rate: int, cancel: threadi
                 sink.silence()
                 raise
             if not sink.silent:
-                player.finish(cancel)
+                player.finish()
             if player.underruns:
                 terminal.notice(f"Sound ran out {player.underruns} times: this machine speaks slower than one listens.")
             return

@@ -137,7 +137,8 @@ class Engine:
         """
         settings = self._settings(options)
         self._end_reply()
-        rows = _last(self.target.prefill(tokens))
+        with self.target.scratch():
+            rows = _last(self.target.prefill(tokens))
         context = self.sampler(settings, seed).at(tokens)
         scores = context.perturbed(rows.logits[-1])
         a, b = number(scores[one]), number(scores[other])

@@ -168,7 +168,7 @@ class Voice:
         cancel = cancel or threading.Event()
         events = self.stream(text, cancel=cancel, **options)
         try:
-            player = open_player(self.sample_rate)
+            player = open_player(self.sample_rate, cancel)
         except AudioError as error:
             raise MlxspecError(str(error)) from error
         spoken: Spoken | None = None
@@ -180,7 +180,7 @@ class Voice:
                     player.write(event.samples)
                 elif isinstance(event, Spoken):
                     spoken = event
-            player.finish(cancel)
+            player.finish()
         except BaseException:
             player.stop()
             raise

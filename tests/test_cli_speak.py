@@ -50,7 +50,7 @@ class Heard:
     def write(self, samples: np.ndarray) -> None:
         self.parts.append(samples)
 
-    def finish(self, cancel: threading.Event) -> None:
+    def finish(self) -> None:
         self.ended = "finished"
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
     """A terminal, and a sound card that works."""
     players: list[Heard] = []
 
-    def opened(sample_rate: int) -> Heard:
+    def opened(sample_rate: int, cancel: threading.Event) -> Heard:
         players.append(Heard(sample_rate))
         return players[-1]
 
@@ -130,7 +130,7 @@ def test_it_plays_where_stdout_is_a_terminal(player: list[Heard], voice: str, ca
 def test_without_a_way_to_play_a_file_is_written_and_the_exit_code_says_so(
     voice: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none(sample_rate: int) -> None:
+    def none(sample_rate: int, cancel: threading.Event) -> None:
         raise AudioError("No sound device can play (none): write a file, as with -o out.wav.")
 
     monkeypatch.setattr(playback, "open_player", none)

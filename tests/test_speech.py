@@ -354,14 +354,16 @@ class Player:
     """Remembers what it is given; the second one does not open."""
 
     def __init__(self) -> None:
+        self.cancel = threading.Event()
         self.parts, self.calls, self.underruns, self.ahead = list[np.ndarray](), list[str](), 0, 0.0
 
     def write(self, samples: np.ndarray) -> None:
-        self.parts.append(samples)
-        self.ahead += 0.5
+        if not self.cancel.is_set():
+            self.parts.append(samples)
+            self.ahead += 0.5
 
-    def finish(self, cancel: threading.Event) -> None:
-        self.calls.append("cancelled" if cancel.is_set() else "finished")
+    def finish(self) -> None:
+        self.calls.append("cancelled" if self.cancel.is_set() else "finished")
 
     def stop(self) -> None:
         self.calls.append("stopped")
@@ -370,7 +372,13 @@ class Player:
 def test_playing_is_streaming_to_a_player(monkeypatch: pytest.MonkeyPatch) -> None:
     players = [Player(), Player(), Player()]
     left = iter(players)
-    monkeypatch.setattr(playback, "open_player", lambda rate: next(left))
+
+    def opened(rate: int, cancel: threading.Event) -> Player:
+        player = next(left)
+        player.cancel = cancel
+        return player
+
+    monkeypatch.setattr(playback, "open_player", opened)
     voice, cancel, told = markov_voice(), threading.Event(), list[tuple[Any, float]]()
     spoken = voice.play(TEXT, seed=7, on=lambda *event: told.append(event))
     assert np.array_equal(np.concatenate(players[0].parts), markov_voice().speak(TEXT, seed=7).samples)
@@ -386,7 +394,7 @@ def test_playing_is_streaming_to_a_player(monkeypatch: pytest.MonkeyPatch) -> No
         voice.play(TEXT, on=wrong)
     assert players[2].calls == ["stopped"] and voice.speak(TEXT, seed=7).spoken.samples  # and the voice is free again
 
-    def none(rate: int) -> Player:
+    def none(rate: int, cancel: threading.Event) -> Player:
         raise AudioError("No sound device can play (none): write a file.")
 
     monkeypatch.setattr(playback, "open_player", none)

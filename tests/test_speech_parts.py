@@ -245,7 +245,7 @@ class Card:
 
 def test_a_player_gives_what_was_written_and_counts_when_it_starves() -> None:
     card = Card()
-    player = playback.CardPlayer(100, card)
+    player = playback.CardPlayer(100, threading.Event(), card)
     assert np.array_equal(card.take(5), np.zeros(5)) and player.underruns == 0  # nothing has begun
     player.write(np.arange(8, dtype=np.float32) / 10)
     assert player.ahead == 0.08
@@ -254,7 +254,7 @@ def test_a_player_gives_what_was_written_and_counts_when_it_starves() -> None:
     card.take(5)
     assert player.underruns == 1
     player.write(np.ones(4, np.float32))
-    ending = threading.Thread(target=player.finish, args=(threading.Event(),))
+    ending = threading.Thread(target=player.finish)
     ending.start()
     time.sleep(0.05)
     assert np.allclose(card.take(9), [1, 1, 1, 1, 0, 0, 0, 0, 0]) and player.underruns == 1
@@ -264,7 +264,7 @@ def test_a_player_gives_what_was_written_and_counts_when_it_starves() -> None:
 
 def test_a_writer_that_is_far_ahead_waits_and_stopping_is_at_once() -> None:
     card = Card()
-    player = playback.CardPlayer(10, card)
+    player = playback.CardPlayer(10, threading.Event(), card)
     player.write(np.ones(60, np.float32))
     writer = threading.Thread(target=player.write, args=(np.ones(5, np.float32),))
     writer.start()
@@ -275,11 +275,24 @@ def test_a_writer_that_is_far_ahead_waits_and_stopping_is_at_once() -> None:
     assert not writer.is_alive() and not card.take(3).any() and card.calls[-2:] == ["abort", "close"]
 
 
+def test_a_card_that_stalls_holds_nobody_who_gives_up() -> None:
+    card, cancel = Card(), threading.Event()
+    player = playback.CardPlayer(10, cancel, card)
+    player.write(np.ones(60, np.float32))
+    writer = threading.Thread(target=player.write, args=(np.ones(5, np.float32),), daemon=True)
+    writer.start()
+    cancel.set()
+    writer.join(2)
+    assert not writer.is_alive()
+    player.finish()
+    assert not card.take(3).any() and card.calls[-2:] == ["abort", "close"]
+
+
 def test_silence_is_at_once_while_the_end_is_awaited() -> None:
     card, cancel = Card(), threading.Event()
-    player = playback.CardPlayer(10, card)
+    player = playback.CardPlayer(10, cancel, card)
     player.write(np.ones(40, np.float32))
-    ending = threading.Thread(target=player.finish, args=(cancel,))
+    ending = threading.Thread(target=player.finish)
     ending.start()
     time.sleep(0.1)
     assert ending.is_alive()
@@ -290,10 +303,10 @@ def test_silence_is_at_once_while_the_end_is_awaited() -> None:
 
 def test_without_a_card_or_its_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AudioError, match=r"No sound device can play .*-o out\.wav"):
-        playback.CardPlayer(16000, Card(fails=True))
+        playback.CardPlayer(16000, threading.Event(), Card(fails=True))
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     with pytest.raises(AudioError, match=r"pip install 'mlxspec\[play\]'"):
-        playback.open_player(16000)
+        playback.open_player(16000, threading.Event())
 
 
 # ---- Voices on disk ----------------------------------------------------------------------------------------------------------------------

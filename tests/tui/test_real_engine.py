@@ -29,7 +29,7 @@ class Silence:
     def write(self, samples: Any) -> None:
         self.samples += len(samples)
 
-    def finish(self, cancel: Any) -> None:
+    def finish(self) -> None:
         pass
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ def test_measuring_and_comparing_leave_the_caches_of_the_conversation(worker: Wo
 def test_a_voice_speaks_between_two_replies(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caches of the conversation stay as they are, and all of the speech is heard."""
     player = Silence()
-    monkeypatch.setattr(playback, "open_player", lambda rate: player)
+    monkeypatch.setattr(playback, "open_player", lambda rate, cancel: player)
     first: Done = one(events(worker, worker.reply(HELLO, temperature=0.0, max_tokens=12)), Done)
     found = [event for event in events(worker, worker.speak("This is said aloud. And this is said after it.")) if isinstance(event, Speech)]
     assert {event.sentence for event in found if event.sentence} == {"This is said aloud.", "And this is said after it."} and player.samples > 0
