@@ -34,7 +34,7 @@ from mlxspec.tui.talk import Talk
 from mlxspec.tui.turns import Turn
 
 OFTEN, SELDOM = 0.1, 0.6  # seconds between two rounds of drawing
-SHARE = 33  # the screen takes one part in so many of a core's time
+SHARE = 50  # the screen takes one part in so many of a core's time
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # end the app in order, with the terminal as it was
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from textual.containers import Vertical
-from textual.content import Content
-from textual.widgets import Static
+
+from mlxspec.tui.line import Line
 
 LINES = 40  # in one widget; only the last one is drawn again
 
@@ -18,7 +18,7 @@ class OpenFence(Vertical):
         super().__init__()
         self._text = ""
         self._settled = 0  # characters in the widgets before the last
-        self._last: Static | None = None
+        self._last: Line | None = None
 
     def on_mount(self) -> None:
         self.display = False
@@ -37,10 +37,10 @@ class OpenFence(Vertical):
             full = len(lines) > LINES
             shown = "\n".join(lines[:LINES])
             if self._last is None:
-                self._last = Static(Content(shown), markup=False)
+                self._last = Line(shown)
                 self.mount(self._last)
             else:
-                self._last.update(Content(shown))
+                self._last.say(shown)
             if not full:
                 break
             self._settled += len(shown) + 1
