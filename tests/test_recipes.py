@@ -29,8 +29,9 @@ from mlxspec.recipes import corpus as corpus_recipe
 from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.codec import CodecTask, k_means, spectral
 from mlxspec.recipes.course import Plan
-from mlxspec.recipes.sounds import HELD_OUT, open_sounds
-from mlxspec.recipes.voice import Spoken, VoiceTask, llama, read_corpus, rows
+from mlxspec.recipes.sounds import HELD_OUT, Sounds, open_sounds
+from mlxspec.recipes.spoken import Spoken, read_corpus
+from mlxspec.recipes.voice import VoiceTask, llama, rows
 from mlxspec.speech import load_voice
 from mlxspec.voices import read_voice
 from tests.test_codec import TINY
@@ -278,13 +279,38 @@ def test_a_broken_off_voice_ends_as_an_unbroken_one(sounds: Path, corpus: tuple[
 
 
 def test_a_line_that_has_changed_is_read_anew(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    """What was kept is enough where the sounds are gone, but for lines whose text has changed since."""
     found, codec = open_sounds(sounds, tmp_path, 16000, lambda _: None), NeuralCodec.load(corpus[1])
-    read: list[list[Spoken]] = []
-    for text in ("Number 7 is said here.", "It is another one."):
-        (tmp_path / "texts.txt").write_text(f"{text}\n" * 40)
-        read.append(read_corpus(tmp_path / "texts.txt", found, codec, Layout.of(SYMBOLS, 16), tmp_path / "tokens.json", lambda _: None))
-    assert [one.line for one in read[1]] == [one.line for one in read[0]] == list(range(40))
-    assert read[1][0].text != read[0][0].text and read[1][0].codes == read[0][0].codes
+    texts, kept, layout = tmp_path / "texts.txt", tmp_path / "kept.npz", Layout.of(SYMBOLS, 16)
+
+    def read(text: str, sounds: Sounds | None = found, name: str = "a") -> list[Spoken]:
+        texts.write_text(f"{text}\n" + "All others stay.\n" * 39)
+        return read_corpus(texts, sounds, codec, layout, kept, {"codec": name}, lambda _: None)
+
+    first, second = read("Number 7 is said here."), read("It is another one.")
+    assert [one.line for one in second] == [one.line for one in first] == list(range(40))
+    assert second[0].text != first[0].text and second[0].codes == first[0].codes and second[1:] == first[1:]
+    assert read("It is another one.", None) == second
+    assert read("And a third.", None) == second[1:]
+    with pytest.raises(UsageError, match="another codec or front end"):
+        read("It is another one.", name="b")
+    kept.write_bytes(kept.read_bytes()[:300])
+    with pytest.raises(UsageError, match=r"cannot be read .*: remove it"):
+        read("It is another one.")
+
+
+def test_a_corpus_of_codes_trains_without_its_sounds(
+    sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = ["--spoken", str(tmp_path / "spoken.npz")]
+    assert spoken(sounds, corpus, tmp_path / "with", "--steps", "3", *kept) == 0
+    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1", "--steps", "3"]
+    without = ["--texts", str(corpus[0]), "--codec", str(corpus[1]), "--out", str(tmp_path / "without"), *shape]
+    assert voice.main([*without, *kept]) == 0
+    a, b = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("with", "without"))
+    assert all(mx.array_equal(a[name], b[name]) for name in a)
+    assert voice.main(without) == 2 and "give --sounds, or --spoken" in capsys.readouterr().err
+    assert voice.main([*without, "--spoken", str(tmp_path / "none.npz")]) == 2 and "there is no" in capsys.readouterr().err
 
 
 def test_rows_count_codes_and_the_end_alone() -> None:

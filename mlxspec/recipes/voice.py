@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,16 @@ from mlx.utils import tree_flatten
 
 from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.errors import AudioError
-from mlxspec.audio.files import replacing
 from mlxspec.audio.layout import Layout
 from mlxspec.audio.phonemes import SYMBOLS
-from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.cheap_exp import in_llama, logsumexp
 from mlxspec.recipes.course import Plan, train, work_folder
-from mlxspec.recipes.sounds import WATCHED, Sounds, open_sounds
+from mlxspec.recipes.sounds import WATCHED, open_sounds
+from mlxspec.recipes.spoken import Spoken, read_corpus
 from mlxspec.sampling import number
 from mlxspec.voices import VoiceFiles, as_words, write_voice
 
@@ -38,15 +37,6 @@ MASKED = 0.3  # of the codes a sequence reads, at most
 POSITIONS = 2048
 POOL = 16  # batches that are sorted by length together
 WATCH = 64  # sentences whose loss is watched
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """A line of the corpus: its number, its symbols' ids, its codes' ids."""
-
-    line: int
-    text: list[int]
-    codes: list[int]
 
 
 class VoiceTask:
@@ -139,45 +129,14 @@ def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, count
     return (losses[..., 0] * counted).sum() / counted.sum()
 
 
-def read_corpus(texts: Path, sounds: Sounds, codec: NeuralCodec, layout: Layout, cache: Path, say: Callable[[str], None]) -> list[Spoken]:
-    """Symbols and codes of every line that is said in one go, kept on disk once made."""
-    try:
-        lines = texts.read_text("utf-8").split("\n")
-    except OSError as error:
-        raise UsageError(f"{texts} cannot be read ({error.strerror}): give the file of sentences, one a line.") from error
-    known: dict[str, Any] = json.loads(cache.read_text("utf-8")) if cache.is_file() else {}
-    keys: list[str] = []  # of what is there now: text or sound of a line that is known may have changed
-    front = FrontEnd()
-    for i, line in enumerate(sounds.lines.tolist()):
-        said = lines[line] if line < len(lines) else ""
-        key = hashlib.sha256(f"{line} {said} {sounds.bounds[i + 1] - sounds.bounds[i]}".encode()).hexdigest()[:16]
-        keys.append(key)
-        if key in known:
-            continue
-        try:
-            segments = front.segments(said)
-        except AudioError:
-            segments = []
-        whole = len(segments) == 1
-        codes = layout.tokens(codec.encode(sounds.sound(i))) if whole else []
-        text = layout.prompt(segments[0].symbols)[:-1] if whole else []
-        known[key] = [line, text, codes]
-        if i % 1000 == 999:
-            say(f"{i + 1} of {len(sounds)} lines read")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(cache) as draft:
-        draft.write_text(json.dumps(known), "utf-8")
-    corpus = [Spoken(*known[key]) for key in keys if known[key][1]]
-    return sorted((one for one in corpus if len(one.text) + len(one.codes) + 2 <= POSITIONS), key=lambda one: one.line)
-
-
 # ---- The command -------------------------------------------------------------------------------------------------------------------------
 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m mlxspec.recipes.voice", description="Train the speech model of a voice.")
     result.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
-    result.add_argument("--sounds", type=Path, required=True, help="folder of NNNNN.ogg, named by line")
+    result.add_argument("--sounds", type=Path, help="folder of NNNNN.ogg, named by line; not needed where --spoken has all")
+    result.add_argument("--spoken", type=Path, help="file of lines as codes: what it has is used, what the sounds have besides is put there")
     result.add_argument("--codec", type=Path, required=True, help="folder of the trained codec")
     result.add_argument("--out", type=Path, required=True, help="the voice's folder; its name is the voice's")
     result.add_argument("--minutes", type=float, default=180)
@@ -244,9 +203,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         codec, folder = NeuralCodec.load(given.codec), work_folder(given.out)
         layout = Layout.of(SYMBOLS, codec.codes[0])
         name = alphabet(codec)
+        kept = given.spoken or folder / f"spoken-{name}.npz"
+        if given.sounds is None and not kept.is_file():
+            raise UsageError(f"There is nothing to learn from: give --sounds{f' (there is no {kept})' if given.spoken else ', or --spoken'}.")
         with team.leader_first():
-            sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say)
-            corpus = read_corpus(given.texts, sounds, codec, layout, folder / f"tokens-{name}.json", say)
+            sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say) if given.sounds else None
+            found = read_corpus(given.texts, sounds, codec, layout, kept, {"codec": name}, say)
+        corpus = [one for one in found if len(one.text) + len(one.codes) + 2 <= POSITIONS]
         mx.random.seed(given.seed)
         network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
         if given.start is not None:
