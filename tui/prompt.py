@@ -47,6 +47,7 @@ class Prompt(TextArea):
 
     def __init__(self, clean: Callable[[str], str], id: str | None = None) -> None:
         super().__init__(id=id, soft_wrap=True, compact=True, highlight_cursor_line=False, placeholder="Say something, or / for a command")
+        self.cursor_blink = False  # each blink is drawn, with a core that the engine needs
         self._clean = clean
         self._past: list[str] = []
         self._at = 0  # place in the past; its length is the present
