@@ -270,7 +270,7 @@ def test_padded_vocabularies_of_the_same_tokens_fit(tmp_path: Path, ours: int, t
         config.write_text(config.read_text().replace(f'"vocab_size": {VOCAB}', f'"vocab_size": {theirs}'))
     engine = tiny_engine(f"small:{folder}", target)
     for options in ({"temperature": 0.0}, {"temperature": 1.5, "seed": 1}):
-        done = engine.generate(PROMPT, max_tokens=16, **options)
+        done = engine.generate(PROMPT, max_tokens=16, draft_tokens=2, **options)  # fixed: a busy machine may find that drafting does not pay
         assert done.tokens == tiny_engine(model=target).generate(PROMPT, max_tokens=16, **options).tokens
         assert done.stats["drafted"] > 0
     assert max(engine.generate(PROMPT, max_tokens=40, temperature=3.0, seed=1, accept="ratio").tokens) < VOCAB
@@ -297,6 +297,6 @@ def test_a_target_that_drafts_for_itself_is_in_memory_once(tmp_path: Path) -> No
     folder = str(save_folder(tmp_path / "one"))
     engine = load(folder, drafter=f"small:{folder}", say=lambda _: None)
     assert isinstance(engine.drafter, SmallDrafter) and engine.drafter.model is engine.target.model
-    done = engine.generate(PROMPT, max_tokens=20, temperature=0.8, seed=3)
+    done = engine.generate(PROMPT, max_tokens=20, temperature=0.8, seed=3, draft_tokens=3)
     assert done.stats["accepted"] == done.stats["drafted"] > 0
     assert done.tokens == load(folder, drafter="none", say=lambda _: None).generate(PROMPT, max_tokens=20, temperature=0.8, seed=3).tokens
