@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +45,22 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def put(path: Path, value: Any) -> None:
-    """Write JSON over what stands at ``path``, in one step, open to its owner alone. May raise OSError: then the old file stays."""
-    private(path.parent)
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what is to stand at ``path``: it appears there whole, in one step, or the old file stays."""
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(value, file)
+        yield draft
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def put(path: Path, value: Any) -> None:
+    """Write JSON over what stands at ``path``, in one step, open to its owner alone. May raise OSError: then the old file stays."""
+    private(path.parent)
+    with replacing(path) as draft, os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(value, file)
 
 
 def _xdg(variable: str, below_home: str) -> Path:

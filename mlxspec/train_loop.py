@@ -6,7 +6,6 @@ started with. Batches follow from the step's number alone, so a run that goes on
 
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -24,6 +23,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlxspec.errors import MlxspecError, ModelError, UsageError
+from mlxspec.paths import replacing
 from mlxspec.train_data import shuffled
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -235,26 +235,15 @@ class storing:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a small file whole, or leave the old one."""
-    draft = path.with_name(f".{os.getpid()}.{path.name}")
-    with storing(path.parent):
-        try:
-            draft.write_text(text, encoding="utf-8")
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+    with storing(path.parent), replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def write_checkpoint(folder: Path, parts: dict[str, Any], told: dict[str, Any]) -> None:
     """``parts`` are trees of arrays; with them stands what is told of them. The file appears whole, or the one of before stays."""
     arrays: Any = tree_flatten(parts, destination={})
-    place = folder / CHECKPOINT
-    draft = place.with_name(f".{os.getpid()}.{CHECKPOINT}")
-    with storing(folder):
-        try:
-            mx.save_safetensors(str(draft), arrays, metadata={"mlxspec": json.dumps(told)})
-            os.replace(draft, place)
-        finally:
-            draft.unlink(missing_ok=True)
+    with storing(folder), replacing(folder / CHECKPOINT) as draft:
+        mx.save_safetensors(str(draft), arrays, metadata={"mlxspec": json.dumps(told)})
 
 
 def open_checkpoint(folder: Path, read: Callable[[Any], Any]) -> tuple[dict[str, mx.array], Any]:

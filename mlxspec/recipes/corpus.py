@@ -7,7 +7,7 @@ It is given the phonemes of our own front end, so that a voice that is trained o
     pip install onnxruntime
 
 Flite (BSD-like, the package flite of Debian and Homebrew; its voice rms is from CMU's free Arctic recordings) says forty seconds of speech in one of
-a core, Kokoro one: plain, but enough to learn from which sound belongs to which symbol, before the voice itself is learned from Kokoro.
+a core, Kokoro one: plain speech to begin with, for a codec that has heard it too.
 """
 
 import argparse

@@ -50,17 +50,17 @@ def read_corpus(
     about = {**about, "layout": layout.to_json()}
     known = {one.line: one for one in load(kept, about)} if kept.is_file() else {}
     places = {int(line): i for i, line in enumerate(sounds.lines)} if sounds is not None else {}
+    sizes = np.diff(sounds.bounds) if sounds is not None else np.zeros(0, int)
     front = FrontEnd()
     fresh = 0
     for line in sorted(known.keys() | places.keys()):
         said = lines[line] if line < len(lines) else ""
         key = hashlib.sha256(f"{line} {said}".encode()).hexdigest()[:16]
-        sound = sounds.sound(places[line]) if sounds is not None and line in places else None
-        before = known.pop(line, None)
-        if before is not None and before.key == key and (sound is None or before.samples == len(sound)):
+        before, place = known.pop(line, None), places.get(line)
+        if before is not None and before.key == key and (place is None or before.samples == sizes[place]):
             known[line] = before
-        elif sound is not None:
-            known[line] = _read(line, said, key, sound, codec, layout, front)
+        elif sounds is not None and place is not None:
+            known[line] = _read(line, said, key, sounds.sound(place), codec, layout, front)
             fresh += 1
             if fresh % 1000 == 0:
                 say(f"{fresh} lines read, of at most {len(places)}")
