@@ -4,10 +4,17 @@ Every id and offset is named here and nowhere else. Text becomes ids by its symb
 control token, ever becomes one.
 
     prompt:  prefix, the text's symbols, start        speech:  slot 0, slot 1, ..., slot 0, slot 1, ..., end
+
+A model may tell where it is in the text: its speech then names each symbol anew, one symbol ahead of the sound, so that what it says is known by its
+name and not only heard. A symbol has several ids for that (``phases``), which take turns by place: the same symbol twice in a text looks different,
+and the one to name next can be found.
+
+    symbols a, b, c  ->  a0 b1 c2 start        speech:  a0, b1, codes of a, c2, codes of b, codes of c, end
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -28,9 +35,12 @@ class Span:
         return range(self.first, self.first + self.count)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
-    """``slots`` has a span for each token of a frame. ``symbols`` are the pieces of text the model reads, each with its id."""
+    """``slots`` has a span for each token of a frame. ``symbols`` are the pieces of text the model reads, each with its (first) id.
+
+    ``phases``: how many ids a symbol has; 0 where speech is codes alone.
+    """
 
     vocab_size: int
     start: int
@@ -39,10 +49,11 @@ class Layout:
     symbols: Mapping[str, int]
     prefix: tuple[int, ...] = ()
     mask: int | None = None  # stands for an unknown code in training
+    phases: int = 0
 
     def __post_init__(self) -> None:
         controls = [self.start, self.end, *([] if self.mask is None else [self.mask])]
-        texts = list(self.symbols.values())
+        texts = [first + phase for first in self.symbols.values() for phase in range(max(1, self.phases))]
         audio = sorted((span.first, span.count) for span in self.slots)
         if not audio or any(count < 1 for _, count in audio):
             raise AudioError("The layout has no audio codes: a speech model has at least one slot with at least one code.")
@@ -57,6 +68,8 @@ class Layout:
                 what = f"id {outside[0]!r} outside 0 to {self.vocab_size - 1}" if outside else f"id {min(twice)} for two things"
                 raise AudioError(f"The layout uses {what}, among its {name}: it belongs to another model.")
             taken.update(ids)
+        if self.phases and len(self.slots) > 1:
+            raise AudioError("The layout names symbols in speech and has more than one slot: it belongs to another model.")
         unknown = [i for i in self.prefix if not 0 <= i < self.vocab_size]
         if unknown:
             raise AudioError(f"The layout's prefix has id {unknown[0]}, outside 0 to {self.vocab_size - 1}: it belongs to another model.")
@@ -65,10 +78,20 @@ class Layout:
 
     def prompt(self, symbols: Sequence[str]) -> list[int]:
         """The ids that ask the model to say some symbols. An unknown symbol is an error: the front end knows which there are."""
+        return [*self.prefix, *self.text(symbols), self.start]
+
+    def text(self, symbols: Sequence[str], phase: int = 0) -> list[int]:
+        """The ids of symbols; ``phase`` is the first one's."""
         missing = [symbol for symbol in symbols if symbol not in self.symbols]
         if missing:
             raise AudioError(f"The voice has no symbol {missing[0]!r}: its text front end is another one's.")
-        return [*self.prefix, *(self.symbols[symbol] for symbol in symbols), self.start]
+        turns = max(1, self.phases)
+        return [self.symbols[symbol] + (phase + place) % turns for place, symbol in enumerate(symbols)]
+
+    @cached_property
+    def names(self) -> frozenset[int]:
+        """The ids by which speech names symbols."""
+        return frozenset(first + phase for first in self.symbols.values() for phase in range(self.phases))
 
     # ---- Speech ----------------------------------------------------------------------------------------------------------------------
 
@@ -90,8 +113,20 @@ class Layout:
         ids: list[int] = (np.asarray(frames) + np.array([span.first for span in self.slots])).reshape(-1).tolist()
         return ids
 
+    def speech(self, text: Sequence[int], tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
+        """The ids of a text's speech, the end left out: its codes, among them the names of the symbols. ``ends[i]``: where symbol i's codes end."""
+        if not self.phases:
+            return list(tokens)
+        said, begin = [*text[:1]], 0
+        for following, end in zip([*text[1:], None], ends, strict=True):
+            said += [*([] if following is None else [following]), *tokens[begin:end]]
+            begin = end
+        return said
+
     def frames(self, tokens: Sequence[int]) -> np.ndarray:
         """Ids -> codes (frames, slots); a last frame that is not whole is left out. An id out of its slot is an error, never a shift of the rest."""
+        if self.phases:
+            tokens = [token for token in tokens if token not in self.names]
         whole = len(tokens) - len(tokens) % len(self.slots)
         ids = np.array(tokens[:whole], np.int64).reshape(-1, len(self.slots))
         codes = ids - np.array([span.first for span in self.slots])
@@ -104,8 +139,8 @@ class Layout:
         return codes.astype(np.int32)
 
     def silent(self) -> list[int]:
-        """The ids that have no place in speech: all but the audio codes and the end. Barring them leaves drafter and target the same choice."""
-        spoken = {self.end, *(i for span in self.slots for i in span.ids)}
+        """The ids that have no place in speech: all but audio codes, names and the end. Barring them leaves drafter and target the same choice."""
+        spoken = {self.end, *self.names, *(i for span in self.slots for i in span.ids)}
         return [i for i in range(self.vocab_size) if i not in spoken]
 
     # ---- Its form in a file ----------------------------------------------------------------------------------------------------------
@@ -119,6 +154,7 @@ class Layout:
             "symbols": dict(self.symbols),
             "prefix": list(self.prefix),
             "mask": self.mask,
+            "phases": self.phases,
         }
 
     @classmethod
@@ -133,6 +169,7 @@ class Layout:
                 {str(symbol): int(i) for symbol, i in value["symbols"].items()},
                 tuple(int(i) for i in value.get("prefix", ())),
                 None if value.get("mask") is None else int(value["mask"]),
+                int(value.get("phases", 0)),
             )
         except AudioError:
             raise
@@ -140,8 +177,9 @@ class Layout:
             raise AudioError(f"The voice's layout cannot be read ({type(error).__name__}: {error}): fetch or train the voice again.") from error
 
     @classmethod
-    def of(cls, symbols: Sequence[str], codes: int) -> "Layout":
+    def of(cls, symbols: Sequence[str], codes: int, phases: int = 0) -> "Layout":
         """The layout of a voice of our own: symbols first, then one slot of codes, then start, end and mask."""
-        known = dict.fromkeys(symbols)
-        text = len(known)
-        return cls(text + codes + 3, text + codes, text + codes + 1, (Span(text, codes),), {s: i for i, s in enumerate(known)}, (), text + codes + 2)
+        known, turns = dict.fromkeys(symbols), max(1, phases)
+        text = len(known) * turns
+        ids = {symbol: turns * i for i, symbol in enumerate(known)}
+        return cls(text + codes + 3, text + codes, text + codes + 1, (Span(text, codes),), ids, (), text + codes + 2, phases)

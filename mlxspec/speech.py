@@ -122,8 +122,10 @@ class Voice:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of a second of sound."""
-        return self.codec.sample_rate / self.codec.hop * self.layout.tokens_per_frame
+        """Tokens of a second of sound, about where symbols are named among them."""
+        codes = self.codec.sample_rate / self.codec.hop * self.layout.tokens_per_frame
+        each = self.files.tokens_per_symbol
+        return codes * each / (each - 1) if self.layout.phases else codes
 
     def with_drafter(self, drafter: Any) -> "Voice":
         """The same voice in memory with another drafter."""
@@ -223,10 +225,11 @@ class Voice:
             cancel=cancel,
         )
         certain = round(CERTAIN * self.tokens_per_second)
-        speaking = Speaking(self.target, drafter, policy, sampler, limits, self.layout.end, self.layout.tokens_per_frame, certain)
+        layout = self.layout
+        speaking = Speaking(self.target, drafter, policy, sampler, limits, layout.end, layout.names, layout.tokens_per_frame, certain)
 
         expected = [round(len(one.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second) for one in segments]
-        task = Task(segments, expected, self.layout, seed, settings.early)
+        task = Task(segments, expected, layout, seed, settings.early)
         samples, first, faults, interrupted = 0, None, list[str](), False
         line = pipeline(lambda: drawn(task, speaking, stats, log), [lambda items: sounded(items, self.codec, task)], cancel, room=64)
         try:

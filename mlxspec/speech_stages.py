@@ -25,6 +25,7 @@ SILENT = 1e-3  # a segment no louder than this came out silent
 FAULTS = {
     "overrun": "never came to its end and was cut",
     "loop": "went round in circles and was cut",
+    "lost": "lost its place in the text and was cut",
     "empty": "came out empty",
     "silent": "came out silent",
 }
@@ -65,8 +66,8 @@ def drawn(task: Task, speaking: Speaking, stats: list[Stats], log: LabelLog) -> 
     with settled():
         for index, segment in enumerate(task.segments):
             yield Begins(index)
-            prompt = task.layout.prompt(segment.symbols)
-            with closing(utterance(speaking, prompt, task.expected[index], mix(task.seed, index), stats, task.early)) as pieces:
+            prompt, text = task.layout.prompt(segment.symbols), task.layout.text(segment.symbols) if task.layout.phases else []
+            with closing(utterance(speaking, prompt, text, task.expected[index], mix(task.seed, index), stats, task.early)) as pieces:
                 outcome = yield from _frames(pieces, task.layout, log)
             yield outcome
             if outcome.interrupted:

@@ -1,7 +1,8 @@
 """The tokens of one segment of speech: how many it may take, when it goes round in circles, and one more try. Knows the loop and ids, no sound.
 
 Speech is open-ended where text is not: a model that has lost its place repeats itself or never ends. A segment has a budget from its length in
-symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back.
+symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back. Where speech names the
+symbols it says, what it leaves out or says twice is noticed before it is heard.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -16,11 +17,12 @@ from mlxspec.sampling import Sampler, mix
 from mlxspec.stats import Stats
 from mlxspec.target import Target
 
-Fault = Literal["overrun", "loop", "empty"]
+Fault = Literal["overrun", "loop", "lost", "empty"]
 SLACK = 2.5  # times the expected length
 PERIOD = 24  # tokens of the longest repetition looked for
 SUSPECT = 6  # repeated tokens from which a tail is held back
 TRIES = 2
+FAULTS: dict[str, Fault] = {"length": "overrun", "loop": "loop", "lost": "lost"}  # by how a decode ended
 
 
 class Repeats:
@@ -73,14 +75,15 @@ class Speaking:
     sampler: Callable[[int], Sampler]  # from a seed
     limits: Limits
     end: int
+    names: frozenset[int]  # tokens that name symbols
     tokens_per_frame: int
     certain: int  # repeated tokens that leave no doubt
 
 
 def utterance(
-    speaking: Speaking, prompt: Sequence[int], expected: int, seed: int, stats: list[Stats], early: bool
+    speaking: Speaking, prompt: Sequence[int], text: Sequence[int], expected: int, seed: int, stats: list[Stats], early: bool
 ) -> Generator[Piece, None, Outcome]:
-    """Yield the tokens of a segment as they become final.
+    """Yield the tokens of a segment as they become final. ``text``: what it has to name, in order; nothing where the voice names none.
 
     ``early`` lets them go as they come, but for a tail that repeats; a second try then goes on from what was let go. Otherwise a segment is let go
     when it has ended well, and a second try starts afresh.
@@ -92,6 +95,7 @@ def utterance(
         watch = Repeats(speaking.certain)
         for token in out:
             watch.see(token)
+        place = sum(token in speaking.names for token in out)
         ended = "length"
         steps = decode(
             speaking.target,
@@ -110,10 +114,16 @@ def utterance(
                     continue
                 counts.add(step)
                 for token in step.tokens:
+                    if token in speaking.names or (token == speaking.end and text):
+                        if [token] != [*text, speaking.end][place : place + 1]:
+                            ended = "lost"
+                            break
+                        place += 1
                     if token != speaking.end and not watch.stuck:
                         watch.see(token)
                 if watch.stuck:
                     ended = "loop"
+                if ended in ("loop", "lost"):
                     break
                 if early:
                     yield _piece(watch, out, len(watch.tokens) - watch.repeated, speaking.tokens_per_frame, step)
@@ -125,7 +135,7 @@ def utterance(
             steps.close()
         if ended == "interrupted":
             return Outcome(fault, interrupted=True)
-        fault = "loop" if ended == "loop" else "overrun" if ended == "length" else None
+        fault = FAULTS.get(ended)
         whole = len(watch.tokens) - (watch.repeated if fault == "loop" else 0)
         if fault is None and whole < speaking.tokens_per_frame:
             fault = "empty"

@@ -93,7 +93,7 @@ def read_voice(folder: Path) -> VoiceFiles:
         groups = GroupChoice(**value.get("groups", {}))
         layout = Layout.from_json(value["layout"])
         rate = float(value["tokens_per_symbol"])
-        if not 0 < rate < 1000 or groups.source not in SOURCES:
+        if not bool(layout.phases) < rate < 1000 or groups.source not in SOURCES:
             raise ValueError(f"tokens_per_symbol {rate}, groups {groups}")
         return VoiceFiles(
             str(value.get("name") or folder.name), folder, layout, rate, str(value.get("language", "en")), groups, value.get("trained", {})
@@ -127,7 +127,7 @@ def _tokenizer(layout: Layout) -> dict[str, str]:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {f"<|unused_{i}|>": i for i in range(layout.vocab_size)}
-    named = {i: BLANK if symbol == " " else symbol for symbol, i in layout.symbols.items()}
+    named = {i + phase: _word(symbol, phase) for symbol, i in layout.symbols.items() for phase in range(max(1, layout.phases))}
     named |= {i: f"<|s_{slot}_{code}|>" for slot, span in enumerate(layout.slots) for code, i in enumerate(span.ids)}
     named |= {layout.start: "<|start|>", layout.end: "<|end|>"} | ({} if layout.mask is None else {layout.mask: "<|mask|>"})
     words = {named.get(i, word): i for word, i in words.items()}
@@ -140,6 +140,11 @@ def _tokenizer(layout: Layout) -> dict[str, str]:
     }
 
 
-def as_words(symbols: Sequence[str]) -> str:
+def _word(symbol: str, phase: int) -> str:
+    return (BLANK if symbol == " " else symbol) + (str(phase) if phase else "")
+
+
+def as_words(layout: Layout, symbols: Sequence[str]) -> str:
     """Symbols as the tokenizer reads them, ready for speech to follow: a prompt for ``mlxspec train --data``."""
-    return " ".join([*(BLANK if symbol == " " else symbol for symbol in symbols), "<|start|>"])
+    turns = max(1, layout.phases)
+    return " ".join([*(_word(symbol, place % turns) for place, symbol in enumerate(symbols)), "<|start|>"])

@@ -9,6 +9,7 @@ from mlxspec.audio.errors import AudioError
 from mlxspec.audio.layout import Layout, Span
 
 OURS = Layout.of(["a", "b", " ", "<", "|", ">"], 16)
+NAMING = Layout.of(["a", "b", " "], 16, 4)
 SNAC = Layout(200, 1, 2, tuple(Span(10 + 16 * slot, 16) for slot in range(7)), {"a": 3, "b": 4}, (5, 0))
 
 
@@ -19,7 +20,7 @@ def test_a_layout_of_our_own_names_every_id_once() -> None:
     assert SNAC.prompt(["a"]) == [5, 0, 3, 1]
 
 
-@pytest.mark.parametrize("layout", [OURS, SNAC])
+@pytest.mark.parametrize("layout", [OURS, SNAC, NAMING])
 def test_codes_and_tokens_there_and_back(layout: Layout) -> None:
     """Code 0 and the last code, every slot, and a last frame that is cut short."""
     rng = np.random.default_rng(0)
@@ -41,6 +42,26 @@ def test_a_token_out_of_its_slot_is_an_error_and_no_shift() -> None:
         SNAC.frames(tokens)
     with pytest.raises(AudioError, match="said token 23"):
         OURS.frames([OURS.token(0, 3), OURS.end])
+
+
+def test_speech_that_names_symbols_a_symbol_ahead_of_their_sound() -> None:
+    """The ids of a symbol take turns; names are no frames, and no other id of text is let through as one."""
+    assert (NAMING.vocab_size, NAMING.start, NAMING.end, NAMING.mask) == (31, 28, 29, 30)
+    text = NAMING.text(["a", "a", "b", " ", "a"])
+    assert text == [0, 1, 6, 11, 0] and NAMING.prompt(["a", "a", "b", " ", "a"]) == [*text, 28]
+    assert NAMING.text(["a", "b"], 3) == [3, 4]
+    codes = NAMING.tokens(np.array([[3], [4], [5], [6]]))
+    said = NAMING.speech(text, codes, [2, 2, 3, 4, 4])
+    assert said == [0, 1, codes[0], codes[1], 6, 11, codes[2], 0, codes[3]]
+    assert NAMING.frames(said)[:, 0].tolist() == [3, 4, 5, 6]
+    assert NAMING.names == frozenset(range(12)) and NAMING.silent() == [28, 30]
+    assert OURS.speech([1, 0], [7, 8], []) == [7, 8] and not OURS.names
+    with pytest.raises(AudioError, match="said token 28"):
+        NAMING.frames([0, 28])
+    with pytest.raises(AudioError, match="more than one slot"):
+        Layout.from_json({**SNAC.to_json(), "symbols": {"a": 3}, "phases": 2})
+    with pytest.raises(AudioError, match="for two things"):
+        Layout.from_json({**OURS.to_json(), "phases": 2})
 
 
 def test_text_that_looks_like_control_tokens_stays_text() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from mlxspec.recipes import corpus as corpus_recipe
 from mlxspec.recipes.both_cores import Team, run_team
 from mlxspec.recipes.codec import CodecTask, k_means, spectral
 from mlxspec.recipes.course import Plan
+from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import HELD_OUT, Sounds, open_sounds
 from mlxspec.recipes.spoken import Spoken, read_corpus
 from mlxspec.recipes.voice import VoiceTask, llama, rows
@@ -186,8 +188,24 @@ def corpus(sounds: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder / "texts.txt", folder / "codec"
 
 
+class EvenClock:
+    """Every symbol takes as long as the others. One line in ten cannot be timed."""
+
+    def __init__(self, espeak: bool) -> None:
+        pass
+
+    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False) -> list[int]:
+        return [] if "3 " in text else [frames * (i + 1) // len(symbols) for i in range(len(symbols))]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The teacher is not at hand in tests."""
+    monkeypatch.setattr(voice, "Timer", EvenClock)
+
+
 def spoken(sounds: Path, corpus: tuple[Path, Path], out: Path, *more: str) -> int:
-    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1"]
+    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1", "--phases=4"]
     return voice.main(["--texts", str(corpus[0]), "--sounds", str(sounds), "--codec", str(corpus[1]), "--out", str(out), *shape, *more])
 
 
@@ -250,7 +268,7 @@ def test_a_voice_begins_with_the_weights_of_another(
 def test_its_prompts_train_a_drafter(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The training of drafters for text, unchanged, on the prompts that the recipe leaves."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    spoken(sounds, corpus, tmp_path / "kim", "--steps", "3")
+    spoken(sounds, corpus, tmp_path / "kim", "--steps", "3", "--phases=0")
     data = tmp_path / "kim.work" / "prompts.jsonl"
     assert (
         main(["train", "redrafter", "--model", str(tmp_path / "kim"), "--data", str(data), "--steps", "3", "--out", str(tmp_path / "drafter"), "-q"])
@@ -281,15 +299,15 @@ def test_a_broken_off_voice_ends_as_an_unbroken_one(sounds: Path, corpus: tuple[
 def test_a_line_that_has_changed_is_read_anew(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     """What was kept is enough where the sounds are gone, but for lines whose text has changed since."""
     found, codec = open_sounds(sounds, tmp_path, 16000, lambda _: None), NeuralCodec.load(corpus[1])
-    texts, kept, layout = tmp_path / "texts.txt", tmp_path / "kept.npz", Layout.of(SYMBOLS, 16)
+    texts, kept = tmp_path / "texts.txt", tmp_path / "kept.npz"
 
     def read(text: str, sounds: Sounds | None = found, name: str = "a") -> list[Spoken]:
         texts.write_text(f"{text}\n" + "All others stay.\n" * 39)
-        return read_corpus(texts, sounds, codec, layout, kept, {"codec": name}, lambda _: None)
+        return read_corpus(texts, sounds, codec, kept, {"codec": name}, lambda _: None)
 
     first, second = read("Number 7 is said here."), read("It is another one.")
     assert [one.line for one in second] == [one.line for one in first] == list(range(40))
-    assert second[0].text != first[0].text and second[0].codes == first[0].codes and second[1:] == first[1:]
+    assert second[0].symbols != first[0].symbols and second[0].codes == first[0].codes and second[1:] == first[1:]
     assert read("It is another one.", None) == second
     assert read("And a third.", None) == second[1:]
     with pytest.raises(UsageError, match="another codec or front end"):
@@ -304,7 +322,7 @@ def test_a_corpus_of_codes_trains_without_its_sounds(
 ) -> None:
     kept = ["--spoken", str(tmp_path / "spoken.npz")]
     assert spoken(sounds, corpus, tmp_path / "with", "--steps", "3", *kept) == 0
-    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1", "--steps", "3"]
+    shape = ["--width", "32", "--layers", "1", "--heads", "2", "--hidden", "48", "--batch", "4", "--processes=1", "--phases=4", "--steps", "3"]
     without = ["--texts", str(corpus[0]), "--codec", str(corpus[1]), "--out", str(tmp_path / "without"), *shape]
     assert voice.main([*without, *kept]) == 0
     a, b = (mx.load(str(tmp_path / name / "model.safetensors")) for name in ("with", "without"))
@@ -314,19 +332,55 @@ def test_a_corpus_of_codes_trains_without_its_sounds(
 
 
 def test_rows_count_codes_and_the_end_alone() -> None:
-    layout = Layout.of(["a", "b"], 8)
+    layout = Layout.of(SYMBOLS, 8)
+    codes = layout.slots[0].first
     part = [Spoken(0, [0, 1, 0], [2, 3, 4]), Spoken(1, [1], [5])]
     inputs, targets, counted = rows(part, layout, None)
-    assert inputs.tolist() == [[0, 1, 0, layout.start, 2, 3, 4], [1, layout.start, 5, 0, 0, 0, 0]]
-    assert targets.tolist() == [[1, 0, layout.start, 2, 3, 4, layout.end], [layout.start, 5, layout.end, 0, 0, 0, 0]]
+    assert inputs.tolist() == [[0, 1, 0, layout.start, codes + 2, codes + 3, codes + 4], [1, layout.start, codes + 5, 0, 0, 0, 0]]
+    assert targets.tolist() == [[1, 0, layout.start, codes + 2, codes + 3, codes + 4, layout.end], [layout.start, codes + 5, layout.end, 0, 0, 0, 0]]
     assert counted.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0, 0]]
     many = [Spoken(0, [0], [2] * 500)] * 20
     masked = (np.array(rows(many, layout, np.random.default_rng(0))[0]) == layout.mask).mean(axis=1)
     assert 0 < masked.max() <= 0.35 and masked.std() > 0.04  # a share of its own for every sequence
 
 
+def test_rows_name_each_symbol_before_the_codes_of_the_one_before_it() -> None:
+    """Symbols 5, 6, 5 with two, no and one codes. The phase of the first is drawn; a name is never masked."""
+    layout = Layout.of(SYMBOLS, 8, 4)
+    codes = layout.slots[0].first
+    one = Spoken(0, [5, 6, 5], [3, 4, 7], ends=[2, 2, 3])
+    inputs, targets, counted = (x.tolist()[0] for x in rows([one], layout, None))
+    assert [*inputs, targets[-1]] == [20, 25, 22, layout.start, 20, 25, codes + 3, codes + 4, 22, codes + 7, layout.end]
+    assert targets[:-1] == inputs[1:] and counted == [0] * 3 + [1] * 7
+    rng = np.random.default_rng(0)
+    drawn = [rows([one], layout, rng, 0.9)[0].tolist()[0] for _ in range(100)]
+    assert {ids[0] for ids in drawn} == {20, 21, 22, 23}
+    assert all([i for i in ids[4:] if i < codes] == ids[:3] for ids in drawn)
+    assert 0.3 < np.mean([ids.count(layout.mask) / 3 for ids in drawn]) < 0.6
+
+
+def test_phased_tables_are_the_stock_models_where_they_are_sums() -> None:
+    """Of a fresh model they are made sums; what is saved reads as what was trained, and comes back the same."""
+    mx.random.seed(1)
+    layout = Layout.of(SYMBOLS, 8, 4)
+    network, _ = llama(layout, 16, 1, 2, 24)
+    ids = mx.array([[3, 9, layout.start, layout.token(0, 2)]])
+    phase_in(network, layout)
+    made: Any = network(ids)
+    with stock(network):
+        plain: Any = network(ids)
+        parts: Any = tree_flatten(network.parameters())
+    fresh, _ = llama(layout, 16, 1, 2, 24)
+    fresh.load_weights(parts)
+    phase_in(fresh, layout)
+    again: Any = fresh(ids)
+    assert mx.allclose(made, plain, atol=1e-5).item() and mx.allclose(made, again, atol=1e-5).item()
+    names = [name for name, _ in tree_flatten(network.trainable_parameters())]
+    assert "model.embed_tokens.symbol" in names and "lm_head.phase" in names
+
+
 def test_every_sentence_is_read_once_an_epoch() -> None:
-    layout = Layout.of(["a"], 8)
+    layout = Layout.of(SYMBOLS, 8)
     corpus = [Spoken(line, [0], [1] * (1 + line % 30)) for line in range(128)]
     task = VoiceTask(llama(layout, 16, 1, 2, 16)[0], layout, corpus, Team(), batch=4)
     batches = len(task.corpus) // 4

@@ -15,6 +15,7 @@ import pytest
 from mlxspec.audio import playback
 from mlxspec.audio.errors import AudioError
 from mlxspec.audio.joins import PAUSE
+from mlxspec.audio.text import FrontEnd
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, MlxspecError, ModelError, UsageError
 from mlxspec.events import Audio, Sentence, Spoken
@@ -24,7 +25,7 @@ from mlxspec.speech import load_voice
 from tests.sine_codec import SineCodec, SineStream
 from tests.test_law import false_alarm
 from tests.tiny import MarkovModel
-from tests.tiny_voice import CODES, FILES, LAYOUT, going, markov_voice, save_voice, table
+from tests.tiny_voice import CODES, FILES, LAYOUT, going, markov_voice, naming, save_voice, table
 
 BY_SOUND = replace(FILES, groups=replace(FILES.groups, source="codebook", measure="cosine"))
 TEXT = "The first sentence is here. And this is the second one. A third one ends it."
@@ -248,6 +249,44 @@ def test_a_second_try_can_save_a_sentence() -> None:
         outcomes[(spoken.stats["tries"], bool(spoken.faults))] += 1
         assert not spoken.faults or spoken.stats["tries"] == 2
     assert outcomes[(2, False)] > 1 and outcomes[(1, False)] > 1
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("wrong", ["none", "skipped", "repeated", "ended"])
+def test_text_that_is_left_out_or_said_twice_is_noticed_before_it_is_heard(wrong: str, early: bool) -> None:
+    """The model names its symbols: sound goes on to the place where a name is wrong, and no further."""
+    symbols = FrontEnd().symbols("This is a sentence.")
+    layout, logits = naming(symbols)
+    text, place = layout.text(symbols), 8
+    code = layout.token(0, place)  # after it comes the name of the symbol after the next
+    following = {"none": text[place + 2], "skipped": text[place + 3], "repeated": text[place], "ended": layout.end}[wrong]
+    logits[code], logits[code, following] = -30.0, 0
+    voice = markov_voice(logits, files=replace(FILES, layout=layout, tokens_per_symbol=2.0))
+    spoken = voice.speak("This is a sentence.", seed=1, early=early).spoken
+    frames = spoken.samples / voice.codec.hop  # and the quiet at its end
+    assert spoken.stats["tries"] == (1 if wrong == "none" else 2)
+    assert voice.tokens_per_second == 2 * voice.sample_rate / voice.codec.hop
+    if wrong == "none":
+        assert not spoken.faults and frames >= len(symbols)
+    else:
+        assert len(spoken.faults) == 1 and "lost its place in the text" in spoken.faults[0]
+        assert place + 1 <= frames < len(symbols) + place
+
+
+def test_a_second_try_finds_the_place_again() -> None:
+    """Half of all tries go wrong somewhere. What was let go stays, and every symbol is said once."""
+    symbols = FrontEnd().symbols("This is a sentence.")
+    layout, logits = naming(symbols)
+    text = layout.text(symbols)
+    logits[layout.token(0, 8), text[11]] = logits[layout.token(0, 8), text[10]]
+    outcomes = Counter[tuple[int, bool]]()
+    voice = markov_voice(logits, files=replace(FILES, layout=layout, tokens_per_symbol=2.0))
+    whole = voice.speak("This is a sentence.", seed=3).samples
+    for seed in range(24):
+        spoken = voice.speak("This is a sentence.", seed=seed, early=True)
+        outcomes[(spoken.spoken.stats["tries"], bool(spoken.spoken.faults))] += 1
+        assert spoken.spoken.faults or np.array_equal(spoken.samples, whole)
+    assert outcomes[(1, False)] > 3 and outcomes[(2, False)] > 1 and outcomes[(2, True)] > 1
 
 
 def test_saying_nothing_is_an_error() -> None:

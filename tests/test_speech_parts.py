@@ -352,5 +352,5 @@ def test_stock_mlx_lm_loads_a_voices_model(tmp_path: Path) -> None:
     assert type(model).__module__ == "mlx_lm.models.llama"
     assert tokenizer.eos_token_ids == {LAYOUT.end} and len(tokenizer.get_vocab()) == LAYOUT.vocab_size
     symbols = ("h", "ə", "l", "ˈoʊ", " ", ",", ".")
-    assert list(tokenizer.encode(as_words(symbols), add_special_tokens=False)) == LAYOUT.prompt(symbols)
+    assert list(tokenizer.encode(as_words(LAYOUT, symbols), add_special_tokens=False)) == LAYOUT.prompt(symbols)
     assert tokenizer.convert_ids_to_tokens(LAYOUT.token(0, 5)) == "<|s_0_5|>" and FILES.layout == LAYOUT

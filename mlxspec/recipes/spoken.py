@@ -1,4 +1,4 @@
-"""A corpus as a speech model learns it: symbols and codes of each line. Kept in one small file, which is enough to train on without the sounds.
+"""A corpus as a speech model learns it: symbols and codes of each line, and when each symbol is said. In one small file, enough to train on.
 
 An hour of speech is 180,000 codes, some 300 kB; as Opus it is 20 MB and takes an hour or two of a core to make.
 """
@@ -6,48 +6,69 @@ An hour of speech is 180,000 codes, some 300 kB; as Opus it is 20 MB and takes a
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.errors import AudioError
 from mlxspec.audio.files import replacing
-from mlxspec.audio.layout import Layout
+from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import UsageError
 from mlxspec.recipes.sounds import Sounds
 
+LISTS = ("symbols", "codes", "ends")
+
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A line of the corpus: its number, its symbols' ids, its codes' ids; both are empty where it is not said in one go.
+    """A line of the corpus: its number, its symbols (places in SYMBOLS), its codes; both are empty where it is not said in one go.
 
-    ``key`` names the text, ``samples`` the length of the sound it was read from.
+    ``ends``: for each symbol the frame at which it ends; empty where nobody was asked yet, one 0 where it cannot be told. ``key`` names the text,
+    ``samples`` the length of the sound it was read from.
     """
 
     line: int
-    text: list[int]
+    symbols: list[int]
     codes: list[int]
     key: str = ""
     samples: int = 0
+    ends: list[int] = field(default_factory=list)
+
+    @property
+    def timed(self) -> bool:
+        return len(self.ends) == len(self.symbols)
+
+
+class Clock(Protocol):
+    """Tells when symbols are said (``timing.Timer``)."""
+
+    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False) -> list[int]: ...
 
 
 def read_corpus(
-    texts: Path, sounds: Sounds | None, codec: NeuralCodec, layout: Layout, kept: Path, about: Mapping[str, Any], say: Callable[[str], None]
+    texts: Path,
+    sounds: Sounds | None,
+    codec: NeuralCodec,
+    kept: Path,
+    about: Mapping[str, Any],
+    say: Callable[[str], None],
+    clock: Clock | None = None,
+    espeak: range = range(0),
 ) -> list[Spoken]:
     """All lines that are in ``kept`` or have a sound, by line. What is not in ``kept`` yet, or has changed, is read and put there.
 
-    ``about`` names the alphabet; a file of another one is a UsageError.
+    ``about`` names the alphabet; a file of another one is a UsageError. ``clock`` times what has no timing; ``espeak`` are lines it times by that.
     """
     try:
         lines = texts.read_text("utf-8").split("\n")
     except OSError as error:
         raise UsageError(f"{texts} cannot be read ({error.strerror}): give the file of sentences, one a line.") from error
-    about = {**about, "layout": layout.to_json()}
+    about = {**about, "symbols": list(SYMBOLS)}
     known = {one.line: one for one in load(kept, about)} if kept.is_file() else {}
     places = {int(line): i for i, line in enumerate(sounds.lines)} if sounds is not None else {}
     sizes = np.diff(sounds.bounds) if sounds is not None else np.zeros(0, int)
@@ -56,35 +77,44 @@ def read_corpus(
     for line in sorted(known.keys() | places.keys()):
         said = lines[line] if line < len(lines) else ""
         key = hashlib.sha256(f"{line} {said}".encode()).hexdigest()[:16]
-        before, place = known.pop(line, None), places.get(line)
-        if before is not None and before.key == key and (place is None or before.samples == sizes[place]):
-            known[line] = before
-        elif sounds is not None and place is not None:
-            known[line] = _read(line, said, key, sounds.sound(place), codec, layout, front)
+        one, place = known.pop(line, None), places.get(line)
+        found = one if one is not None and one.key == key and (place is None or one.samples == sizes[place]) else None
+        if found is None and sounds is not None and place is not None:
+            found = _read(line, said, key, sounds.sound(place), codec, front)
+        if found is not None and clock is not None and found.symbols and not found.ends:
+            named, rate = [SYMBOLS[i] for i in found.symbols], codec.sample_rate / codec.hop
+            found = replace(found, ends=clock.ends(said, named, len(found.codes), rate, line in espeak) or [0])
+        if found is not None:
+            known[line] = found
+        if found is not one:
             fresh += 1
-            if fresh % 1000 == 0:
-                say(f"{fresh} lines read, of at most {len(places)}")
+            if fresh % 500 == 0:
+                say(f"{fresh} lines read, of at most {len(known.keys() | places.keys())}")
+                save(kept, about, list(known.values()))
     if fresh:
         save(kept, about, list(known.values()))
-    return sorted((one for one in known.values() if one.text), key=lambda one: one.line)
+    return sorted((one for one in known.values() if one.symbols), key=lambda one: one.line)
 
 
-def _read(line: int, said: str, key: str, sound: np.ndarray, codec: NeuralCodec, layout: Layout, front: FrontEnd) -> Spoken:
+def _read(line: int, said: str, key: str, sound: np.ndarray, codec: NeuralCodec, front: FrontEnd) -> Spoken:
     try:
         segments = front.segments(said)
     except AudioError:
         segments = []
     if len(segments) != 1:
         return Spoken(line, [], [], key, len(sound))
-    return Spoken(line, layout.prompt(segments[0].symbols)[:-1], layout.tokens(codec.encode(sound)), key, len(sound))
+    return Spoken(line, [SYMBOLS.index(symbol) for symbol in segments[0].symbols], codec.encode(sound)[:, 0].tolist(), key, len(sound))
 
 
 def save(path: Path, about: Mapping[str, Any], corpus: list[Spoken]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    parts = {name: [np.array(getattr(one, name), np.uint16) for one in corpus] for name in ("text", "codes")}
+    corpus = sorted(corpus, key=lambda one: one.line)
     arrays: dict[str, Any] = {"about": json.dumps(dict(about), sort_keys=True), "keys": [one.key for one in corpus]}
     arrays |= {name: np.array([getattr(one, field) for one in corpus]) for name, field in (("lines", "line"), ("samples", "samples"))}
-    for name, found in parts.items():
+    for name in LISTS:
+        found = [np.array(getattr(one, name), np.uint16) for one in corpus]
+        if name == "ends":
+            found = [np.diff(part, prepend=np.uint16(0)) for part in found]
         arrays |= {name: np.concatenate([*found, np.zeros(0, np.uint16)]), f"{name}_sizes": np.array([len(one) for one in found], np.int32)}
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -95,9 +125,10 @@ def load(path: Path, about: Mapping[str, Any]) -> list[Spoken]:
     try:
         with np.load(path) as arrays:
             told = json.loads(str(arrays["about"]))
-            text, codes = (np.split(arrays[name], np.cumsum(arrays[f"{name}_sizes"])[:-1]) for name in ("text", "codes"))
-            found = zip(arrays["lines"].tolist(), text, codes, arrays["keys"].tolist(), arrays["samples"].tolist(), strict=True)
-            corpus = [Spoken(line, symbols.tolist(), frames.tolist(), key, samples) for line, symbols, frames, key, samples in found]
+            lists = [[part.tolist() for part in np.split(arrays[name], np.cumsum(arrays[f"{name}_sizes"])[:-1])] for name in LISTS]
+            lists[-1] = [np.cumsum(part, dtype=int).tolist() for part in lists[-1]]
+            rows = zip(arrays["lines"].tolist(), *lists, arrays["keys"].tolist(), arrays["samples"].tolist(), strict=True)
+            corpus = [Spoken(line, symbols, codes, key, samples, ends) for line, symbols, codes, ends, key, samples in rows]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read ({error!s:.80}): remove it, and it is made again from the sounds.") from error
     if told != json.loads(json.dumps(dict(about))):

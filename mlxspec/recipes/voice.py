@@ -1,7 +1,8 @@
 """Trains the speech model: ``python -m mlxspec.recipes.voice --texts FILE --sounds DIR --codec DIR --out DIR --minutes 180``.
 
-A stock Llama reads phonemes and says codes: text, start, codes, end. Loss on codes and end alone; some of the codes it reads are masked, so that it
-leans on the text. What comes out is a voice's folder, with prompts for the training of its drafters (``mlxspec train redrafter --data``).
+A stock Llama reads phonemes and says codes, and between them the name of each phoneme as it comes to it (``audio/layout.py``), which the teacher's
+timing of the corpus teaches. Loss on what it says alone; some of the codes it reads are masked, so that it leans on the text. What comes out is a
+voice's folder, with prompts for the training of its drafters (``mlxspec train redrafter --data``).
 """
 
 import argparse
@@ -28,22 +29,27 @@ from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.cheap_exp import in_llama, logsumexp
 from mlxspec.recipes.course import Plan, train, work_folder
+from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import WATCHED, open_sounds
 from mlxspec.recipes.spoken import Spoken, read_corpus
+from mlxspec.recipes.timing import Timer
 from mlxspec.sampling import number
 from mlxspec.voices import VoiceFiles, as_words, write_voice
 
-MASKED = 0.3  # of the codes a sequence reads, at most
+PHASES = 16  # ids of a symbol
 POSITIONS = 2048
 POOL = 16  # batches that are sorted by length together
 WATCH = 64  # sentences whose loss is watched
+SETTINGS = ("width", "layers", "heads", "hidden", "batch", "seed", "rate", "decay", "masked", "phases")
 
 
 class VoiceTask:
     """The speech model and its loss."""
 
-    def __init__(self, network: nn.Module, layout: Layout, corpus: Sequence[Spoken], team: Team, *, batch: int = 16, seed: int = 0) -> None:
-        self.network, self.layout, self.team, self.batch, self.seed = network, layout, team, batch, seed
+    def __init__(self, network: nn.Module, layout: Layout, corpus: Sequence[Spoken], team: Team, **more: Any) -> None:
+        """``more``: batch, seed, and the share of codes that is masked at most."""
+        self.network, self.layout, self.team = network, layout, team
+        self.batch, self.seed, self.masked = more.get("batch", 16), more.get("seed", 0), more.get("masked", 0.3)
         self.state: dict[str, mx.array] = {}
         self.watched = [one for one in corpus if one.line % WATCHED == WATCHED - 1][:WATCH]
         self.corpus = [one for one in corpus if one.line % WATCHED != WATCHED - 1]
@@ -72,54 +78,73 @@ class VoiceTask:
         whole = self.chosen(step)
         rng = np.random.default_rng([self.seed, step, self.team.rank, 1])
         part = list(self.team.share(whole)) or whole[:1]
-        inputs, targets, counted = rows(part, self.layout, rng)
+        inputs, targets, counted = rows(part, self.layout, rng, self.masked)
         return cross_entropy(self.network, inputs, targets, counted), None
 
     def after(self, step: int, seen: Any) -> None:
         pass
 
     def check(self) -> Mapping[str, float]:
-        """``watched``: nats a code over sentences that are not trained on."""
-        total = 0.0
+        """Over sentences that are not trained on: ``watched``, nats a token; ``named``, of the symbols to be named the share that is known."""
+        total = right = names = 0.0
         for i in range(0, len(self.watched), self.batch):
             part = self.watched[i : i + self.batch]
-            total += len(part) * number(cross_entropy(self.network, *rows(part, self.layout, None)))
-        return {"watched": total / len(self.watched)}
+            inputs, targets, counted = rows(part, self.layout, None)
+            total += len(part) * number(cross_entropy(self.network, inputs, targets, counted))
+            if self.layout.phases:
+                first = self.layout.slots[0].first
+                naming = (targets < first) * counted
+                right += number(((self.network(inputs)[..., :first].argmax(axis=-1) == targets) * naming).sum())
+                names += number(naming.sum())
+        return {"watched": total / len(self.watched), **({"named": right / names} if names else {})}
 
     def save(self, record: Mapping[str, Any]) -> None:
         """A voice's folder: the model and the codec in float16, what ties them together; beside it prompts for drafters."""
         assert self.voice is not None and self.codec is not None
         folder = self.voice.folder
         folder.mkdir(parents=True, exist_ok=True)
-        weights: Any = tree_flatten(self.network.parameters())
-        mx.save_safetensors(
-            str(folder / "model.safetensors"), {name: value.astype(mx.float16) for name, value in weights}, metadata={"format": "mlx"}
-        )
+        with stock(self.network):
+            parts: Any = tree_flatten(self.network.parameters())
+            weights = {name: value.astype(mx.float16) for name, value in parts}
+        mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
         (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
         (folder / "generation_config.json").write_text(json.dumps(self.sampling, indent=1) + "\n")
         write_voice(folder, replace(self.voice, card=dict(record)))
         card = json.loads((self.codec / "config.json").read_text("utf-8")).get("trained", {})
         save_codec(folder / "codec", load_codec(self.codec), {"trained": card}, mx.float16)
-        named = {i: symbol for symbol, i in self.layout.symbols.items()}
-        prompts = (json.dumps({"prompt": as_words([named[i] for i in one.text])}, ensure_ascii=False) for one in self.corpus)
+        prompts = (json.dumps({"prompt": as_words(self.layout, named(one))}, ensure_ascii=False) for one in self.corpus)
         (work_folder(folder) / "prompts.jsonl").write_text("\n".join(prompts) + "\n", "utf-8")
 
     def _length(self, i: int) -> int:
-        return len(self.corpus[i].text) + len(self.corpus[i].codes)
+        return size(self.corpus[i], self.layout)
 
 
-def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None) -> tuple[mx.array, mx.array, mx.array]:
-    """What is read, what is to follow, and where that counts, each (n, longest). ``rng`` masks some of the codes that are read."""
-    longest = max(len(one.text) + len(one.codes) for one in part) + 1
+def named(one: Spoken) -> list[str]:
+    """The symbols of a line."""
+    return [SYMBOLS[i] for i in one.symbols]
+
+
+def size(one: Spoken, layout: Layout) -> int:
+    """The tokens of a line, start and end left out."""
+    return len(one.symbols) * (2 if layout.phases else 1) + len(one.codes)
+
+
+def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None, masked: float = 0.3) -> tuple[mx.array, mx.array, mx.array]:
+    """What is read, what is to follow, and where that counts, each (n, longest).
+
+    ``rng`` chooses the first symbol's phase, and masks a share of the codes that are read, of its own for every line, at most ``masked``.
+    """
+    longest = max(size(one, layout) for one in part) + 1
     inputs, targets, counted = (np.zeros((len(part), longest), kind) for kind in (np.int32, np.int32, np.float32))
     for i, one in enumerate(part):
-        whole = [*one.text, layout.start, *one.codes, layout.end]
+        text = layout.text(named(one), int(rng.integers(layout.phases)) if rng is not None and layout.phases else 0)
+        codes = [layout.token(0, code) for code in one.codes]
+        whole = np.array([*text, layout.start, *layout.speech(text, codes, one.ends), layout.end])
         inputs[i, : len(whole) - 1], targets[i, : len(whole) - 1] = whole[:-1], whole[1:]
-        first = len(one.text)
-        counted[i, first : len(whole) - 1] = 1
+        counted[i, len(text) : len(whole) - 1] = 1
         if rng is not None and layout.mask is not None:
-            masked = np.flatnonzero(rng.random(len(one.codes)) < rng.uniform(0, MASKED)) + first + 1
-            inputs[i, masked] = layout.mask
+            heard = np.flatnonzero(np.isin(whole[:-1], layout.slots[0].ids))
+            inputs[i, heard[rng.random(len(heard)) < rng.uniform(0, masked)]] = layout.mask
     return mx.array(inputs), mx.array(targets), mx.array(counted)
 
 
@@ -143,10 +168,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--steps", type=int, help="instead of minutes")
     result.add_argument("--from", dest="start", type=Path, help="begin with the weights of this voice, of the same shape and codec")
     result.add_argument("--resume", action="store_true")
-    for name, default in (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("batch", 16), ("seed", 0), ("processes", 2)):
+    shape = (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("phases", PHASES))
+    for name, default in (*shape, ("batch", 16), ("seed", 0), ("processes", 2)):
         result.add_argument(f"--{name}", type=int, default=default)
     result.add_argument("--rate", type=float, default=1.2e-3)
     result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
+    result.add_argument("--masked", type=float, default=0.3, help="share of the codes a sentence reads that are masked, at most")
+    result.add_argument("--espeak", default="0:0", help="FIRST:LAST, lines whose sound was made from espeak-ng's phonemes, LAST not among them")
     result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
     result.add_argument("--top-p", type=float, default=0.95)
     return result
@@ -201,25 +229,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(team: Team, say: Callable[[str], None]) -> None:
         codec, folder = NeuralCodec.load(given.codec), work_folder(given.out)
-        layout = Layout.of(SYMBOLS, codec.codes[0])
+        layout = Layout.of(SYMBOLS, codec.codes[0], given.phases)
+        first, _, last = given.espeak.partition(":")
+        espeak = range(int(first), int(last))
         name = alphabet(codec)
         kept = given.spoken or folder / f"spoken-{name}.npz"
         if given.sounds is None and not kept.is_file():
             raise UsageError(f"There is nothing to learn from: give --sounds{f' (there is no {kept})' if given.spoken else ', or --spoken'}.")
         with team.leader_first():
             sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say) if given.sounds else None
-            found = read_corpus(given.texts, sounds, codec, layout, kept, {"codec": name}, say)
-        corpus = [one for one in found if len(one.text) + len(one.codes) + 2 <= POSITIONS]
+            clock = Timer(len(espeak) > 0) if given.phases else None
+            found = read_corpus(given.texts, sounds, codec, kept, {"codec": name}, say, clock, espeak)
+        timed = [one for one in found if one.timed or not given.phases]
+        corpus = [one for one in timed if size(one, layout) + 2 <= POSITIONS]
         mx.random.seed(given.seed)
         network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
         if given.start is not None:
             take_weights(network, given.start, codec)
-        task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed)
-        per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.text) for one in corpus)
-        task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, round(per_symbol, 3)), given.codec, config
+        phase_in(network, layout)
+        task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed, masked=given.masked)
+        per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.symbols) for one in corpus)
+        tokens = round(per_symbol + bool(given.phases), 3)
+        task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, tokens), given.codec, config
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
-        settings = {key: getattr(given, key) for key in ("width", "layers", "heads", "hidden", "batch", "seed", "rate", "decay")} | {"codec": name}
+        if len(timed) < len(found):
+            say(f"{len(found) - len(timed)} more have no timing.")
+        settings = {key: getattr(given, key) for key in SETTINGS} | {"codec": name}
         with in_llama():
             plan = Plan(given.steps or 1000, given.rate, decay=given.decay)
             train(task, folder, plan, None if given.steps else given.minutes, given.resume, settings, team, say)
