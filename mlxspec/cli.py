@@ -19,6 +19,7 @@ VERBS = {
     "speak": "say a text aloud, or write it to a sound file",
     "bench": "compare drafters, plain decoding and mlx-lm on a file of prompts",
     "train": "train a drafter for a model, by distillation from the model itself",
+    "learned": "list, show or delete the answers kept by generate --learn",
     "groups": "build, show and try the acoustic groups of a voice",
     "models": "list the models that are here or built in",
     "paths": "say where mlxspec keeps its files",
@@ -101,6 +102,10 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli_train import train
 
         return train(rest, terminal, os.environ)
+    elif verb == "learned":
+        from mlxspec.cli_learned import learned
+
+        return learned(rest, terminal)
     elif verb == "models":
         from mlxspec.cli_models import models
 

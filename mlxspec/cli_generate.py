@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mlxspec import __version__, config, exchange, prompts
+from mlxspec import __version__, config, exchange, learned, prompts
 from mlxspec.arguments import Parser, flag, read_value
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.events import Done, Event, Prefill, Text
@@ -40,6 +40,7 @@ def parser() -> Parser:
     result.one("-f", "--file", help="read the prompt from a file", metavar="FILE", to=source)
     result.switch("-c", "--continue", help="go on with the last exchange, its model and settings", to=source)
     result.options()
+    result.switch("--learn", help="keep the answer on this machine, to train drafters on (mlxspec learned lists and deletes)", to=source)
     same = result.add_argument_group("spellings of mlx-lm")
     result.one("--draft-model", help="the same as --drafter small:REPO", kind=lambda text: f"small:{text}", dest="drafter", metavar="REPO", to=same)
     number: Callable[[str], Any] = lambda text: read_value("draft_tokens", text)  # noqa: E731
@@ -71,6 +72,7 @@ class Request:
     stats: bool
     verbose: bool
     trace: str | None
+    learn: bool
 
 
 def generate(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
@@ -119,7 +121,8 @@ def requested(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -
     prompt = prompts.gather(words, getattr(given, "prompt", None), getattr(given, "file", None), terminal.notice)
     verbose = getattr(given, "verbose", None)
     stats = getattr(given, "stats", stats if verbose is None else verbose) and not terminal.quiet
-    return Request(options, settings, prompt, before, as_json, stats, bool(verbose), trace)
+    learn = getattr(given, "learn", False)
+    return Request(options, settings, prompt, before, as_json, stats, bool(verbose), trace, learn)
 
 
 def conflicts(given: Mapping[str, Any]) -> None:
@@ -170,6 +173,8 @@ def reply(request: Request, engine: "Engine", terminal: Terminal, trace: TraceWr
     if not request.json:
         terminal.end_answer()
     keep(messages, done, request, terminal)
+    if request.learn:
+        learn(messages, done, request, engine, terminal)
     if request.json:
         terminal.json(report(done))
     if request.stats:
@@ -187,6 +192,20 @@ def keep(messages: list[exchange.Message], done: Done, request: Request, termina
         exchange.save([*before, *messages, {"role": "assistant", "content": done.text}], request.settings)
     except OSError as error:
         terminal.notice(f"The exchange was not kept for -c: {exchange.exchange_file()}: {error.strerror}.")
+
+
+def learn(messages: list[exchange.Message], done: Done, request: Request, engine: "Engine", terminal: Terminal) -> None:
+    """Keep the answer for training. Where that fails the answer still stands. A cut one is not kept: nobody knows how it would have ended."""
+    if done.finish_reason != "stop":
+        terminal.notice(f"The answer was not kept for training: it was not finished ({done.finish_reason}).")
+        return
+    system = request.options.system_prompt
+    before = [{"role": "system", "content": system}] if system else []
+    try:
+        name = learned.add([*before, *messages, {"role": "assistant", "content": done.text}], engine.model_name, engine.loaded.digest)
+        terminal.notice(f"Kept for training: {name} (mlxspec learned lists and deletes).")
+    except OSError as error:
+        terminal.notice(f"The answer was not kept for training: {learned.folder()}: {error.strerror}.")
 
 
 def header(engine: "Engine", options: Options, seed: int, prompt_tokens: int) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def parser() -> Parser:
     result.one("--out", help="the folder of the trained drafter", kind=Path, metavar="DIR")
     text = result.add_argument_group("text")
     result.one("--data", help="train on this file: JSON lines with messages, prompt or text", kind=Path, metavar="FILE.jsonl", to=text)
-    words = "tokens of answers the model writes (default: 400000; with --data: none)"
+    result.switch("--learned", help="train on the model's answers that generate --learn has kept", to=text)
+    words = "tokens of answers the model writes (default: 400000; with --data or --learned: none)"
     result.one("--text-tokens", help=words, kind=whole("--text-tokens", 256), metavar="N", to=text)
     result.one("--text-batch", help="sequences written at once (default: 64)", kind=whole("--text-batch"), metavar="N", to=text)
     course = result.add_argument_group("course")

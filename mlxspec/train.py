@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlxspec import __version__
+from mlxspec import __version__, learned
 from mlxspec.choose import tokens_digest
 from mlxspec.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, read_records
 from mlxspec.errors import DrafterError, UsageError
@@ -25,7 +25,7 @@ from mlxspec.options import Options
 from mlxspec.train_card import FOREIGN, model_card
 from mlxspec.train_data import TrainingText
 from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, read_checkpoint, replace_text
-from mlxspec.train_read import read_lines, store_lines
+from mlxspec.train_read import Line, line_of, read_lines, store_lines
 from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, tables
 from mlxspec.train_small import SmallShape, SmallTask
 
@@ -44,6 +44,7 @@ class TrainOptions:
     model: str = "smollm2-135m"
     out: Path = Path()
     data: Path | None = None
+    learned: bool = False
     text_tokens: int | None = None
     minutes: float | None = None
     steps: int | None = None
@@ -163,11 +164,15 @@ def written(options: TrainOptions, loaded: Loaded, say: Say) -> tuple[TrainingTe
     started = time.perf_counter()
     shards: list[Path] = []
     width = int(tables_width(loaded))
+    given = list[tuple[str, list[Line]]]()
     if options.data is not None:
-        lines = read_lines(options.data, loaded.tokenizer)
-        say(f"{len(lines)} lines of {options.data} are run through the target once.")
-        shards += store_lines(options.data, lines, loaded.model, loaded.tokenizer, loaded.digest, options.seed, options.text_batch).shards()
-    goal = options.text_tokens or (0 if options.data is not None else TEXT_TOKENS)
+        given.append((str(options.data), read_lines(options.data, loaded.tokenizer)))
+    if options.learned:
+        given.append(("mlxspec learned", learned_lines(loaded)))
+    for name, lines in given:
+        say(f"{len(lines)} lines of {name} are run through the target once.")
+        shards += store_lines(lines, loaded.model, loaded.tokenizer, loaded.digest, options.seed, options.text_batch).shards()
+    goal = options.text_tokens or (0 if given else TEXT_TOKENS)
     limit = None
     if goal:
         store = TextStore.of(loaded.digest, options.seed)
@@ -184,8 +189,16 @@ def written(options: TrainOptions, loaded: Loaded, say: Say) -> tuple[TrainingTe
         )
         TextWriter(loaded.model, loaded.tokenizer, store, seed=options.seed, batch=options.text_batch).write(goal, say)
         shards += store.shards()
-        limit = goal if options.data is None else None
+        limit = None if given else goal
     return TrainingText(shards, limit), time.perf_counter() - started
+
+
+def learned_lines(loaded: Loaded) -> list[Line]:
+    """The answers of this model that are kept here."""
+    found = [line_of({"messages": one.messages}, loaded.tokenizer) for one in learned.entries() if one.digest == loaded.digest]
+    if not found:
+        raise UsageError(f"--learned: no answers of {loaded.name} are kept in {learned.folder()}: mlxspec generate --learn keeps them.")
+    return found
 
 
 def tables_width(loaded: Loaded) -> int:

@@ -45,7 +45,7 @@ def read_lines(path: Path, tokenizer: Any) -> list[Line]:
         if not line.strip():
             continue
         try:
-            lines.append(_line(json.loads(line), tokenizer))
+            lines.append(line_of(json.loads(line), tokenizer))
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--data {path} line {number} has no messages, prompt or text ({error}): give one of them, as JSON.") from error
     if not lines:
@@ -53,7 +53,8 @@ def read_lines(path: Path, tokenizer: Any) -> list[Line]:
     return [one for one in lines if one.prompt]
 
 
-def _line(entry: Any, tokenizer: Any) -> Line:
+def line_of(entry: Any, tokenizer: Any) -> Line:
+    """An entry as tokens. Raises ValueError, KeyError or TypeError for what is none."""
     if not isinstance(entry, dict):
         raise TypeError(f"a {type(entry).__name__}")
     if "text" in entry:
@@ -82,9 +83,9 @@ def _string(value: Any) -> str:
     return value
 
 
-def store_lines(path: Path, lines: Sequence[Line], model: nn.Module, tokenizer: Any, digest: str, seed: int, batch: int) -> TextStore:
-    """The shards of a file's lines, those that are not there yet written now."""
-    name = hashlib.sha256(path.read_bytes()).hexdigest()
+def store_lines(lines: Sequence[Line], model: nn.Module, tokenizer: Any, digest: str, seed: int, batch: int) -> TextStore:
+    """The shards of these lines, those that are not there yet written now."""
+    name = hashlib.sha256(json.dumps([[one.prompt, one.answer] for one in lines]).encode()).hexdigest()
     store = TextStore.of(f"{digest} {name}", seed)
     vocab = 1 + max(tokenizer.get_vocab().values())
     for number in range(len(store.shards()), -(-len(lines) // SHARD)):

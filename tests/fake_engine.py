@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ class FakeEngine:
     """Says its words, two a round: the first of them drafted, beside a wrong guess."""
 
     model_name = "fake"
+    loaded = SimpleNamespace(digest="fake-digest")
     defaults: dict[str, Any] = {}  # noqa: RUF012 - as on the real engine
 
     def __init__(self, options: Options, say: Callable[[str], None], drafter: Any) -> None:

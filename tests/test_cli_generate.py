@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlxspec import exchange
+from mlxspec import exchange, learned
 from mlxspec.cli import main
 from mlxspec.errors import ModelError
 from mlxspec.options import Options
@@ -190,6 +190,55 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], opened: Opened) -> None:
     assert code == 3
     assert "--drafter none" in line
     assert opened.engines[-1].prompts == []
+
+
+# ---- Answers to learn from ---------------------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_kept_where_that_is_asked_for_and_go_when_they_are_deleted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only whole answers; open to their owner alone."""
+    assert main(["generate", "hi"]) == main(["generate", "hi", "--learn", "-n", "2"]) == 0
+    assert learned.names() == [] and "not finished (length)" in capsys.readouterr().err
+    assert main(["learned"]) == 0 and "No answers are kept" in capsys.readouterr().err
+    assert main(["generate", "Say something", "--learn", "--system-prompt", "Be brief."]) == main(["generate", "-c", "Again", "--learn"]) == 0
+    first, second = (learned.read(name) for name in learned.names())
+    assert (first.model, first.digest) == ("fake", "fake-digest")
+    told = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say something"}, {"role": "assistant", "content": ANSWER}]
+    assert first.messages == told and second.messages == [*told, {"role": "user", "content": "Again"}, told[-1]]
+    file = learned.folder() / f"{first.id}.json"
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    capsys.readouterr()
+    assert main(["learned", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and first.id in lines[1] and lines[1].endswith("Say something") and lines[2].endswith("Again")
+    assert main(["learned", "show", first.id]) == 0 and "user: Say something" in capsys.readouterr().out
+    assert main(["learned", "--json"]) == 0 and len(json.loads(capsys.readouterr().out)["learned"]) == 2
+    for argv, said in (
+        (["rm"], "or --all"),
+        (["rm", first.id, "20200101-000000-123456"], "There is no kept answer"),
+        (["rm", "../last"], "There is no kept answer"),
+        (["show"], "takes one ID"),
+        (["list", "x"], "takes nothing more"),
+        (["list", "--all"], "no effect"),
+        (["keep"], "is unknown"),
+    ):
+        code, line = failing(capsys, "learned", *argv)
+        assert code == 2 and said in line
+    assert len(learned.names()) == 2
+    assert main(["learned", "rm", first.id]) == 0 and learned.names() == [second.id]
+    (learned.folder() / f"{second.id}.json").write_text("{")
+    capsys.readouterr()
+    code, line = failing(capsys, "learned")
+    assert code == 1 and f"mlxspec learned rm {second.id}" in line
+    assert main(["learned", "rm", "--all"]) == 0 and learned.names() == []
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer_either(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    learned.folder().parent.mkdir(parents=True)
+    learned.folder().write_text("in the way")
+    assert main(["generate", "hi", "--learn"]) == 0
+    streams = capsys.readouterr()
+    assert ANSWER in streams.out and "was not kept for training" in streams.err
 
 
 def test_speculation_that_goes_off_on_the_way_counts_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -349,7 +349,8 @@ def test_rows_name_each_symbol_before_the_codes_of_the_one_before_it() -> None:
     layout = Layout.of(SYMBOLS, 8, 4)
     codes = layout.slots[0].first
     one = Spoken(0, [5, 6, 5], [3, 4, 7], ends=[2, 2, 3])
-    inputs, targets, counted = (x.tolist()[0] for x in rows([one], layout, None))
+    made: Any = rows([one], layout, None)
+    inputs, targets, counted = (x.tolist()[0] for x in made)
     assert [*inputs, targets[-1]] == [20, 25, 22, layout.start, 20, 25, codes + 3, codes + 4, 22, codes + 7, layout.end]
     assert targets[:-1] == inputs[1:] and counted == [0] * 3 + [1] * 7
     rng = np.random.default_rng(0)
@@ -365,14 +366,14 @@ def test_phased_tables_are_the_stock_models_where_they_are_sums() -> None:
     layout = Layout.of(SYMBOLS, 8, 4)
     network, _ = llama(layout, 16, 1, 2, 24)
     ids = mx.array([[3, 9, layout.start, layout.token(0, 2)]])
-    phase_in(network, layout)
+    phase_in(network, layout, True)
     made: Any = network(ids)
     with stock(network):
         plain: Any = network(ids)
         parts: Any = tree_flatten(network.parameters())
     fresh, _ = llama(layout, 16, 1, 2, 24)
     fresh.load_weights(parts)
-    phase_in(fresh, layout)
+    phase_in(fresh, layout, False)
     again: Any = fresh(ids)
     assert mx.allclose(made, plain, atol=1e-5).item() and mx.allclose(made, again, atol=1e-5).item()
     names = [name for name, _ in tree_flatten(network.trainable_parameters())]

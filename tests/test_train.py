@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlxspec import distil, train_head, train_loop
+from mlxspec import distil, learned, train_head, train_loop
 from mlxspec.cli_train import train as verb
 from mlxspec.distil import Record, TextStore, TextWriter
 from mlxspec.drafters.redrafter import RecurrentDrafter
@@ -395,6 +395,22 @@ def test_a_users_own_text(target: Path, tmp_path: Path) -> None:
     assert result["text_tokens"] > 9 * 40 + 9 * 18
     both = train(small_options(target, tmp_path / "both", data=data, text_tokens=400), lambda _: None)
     assert both["text_tokens"] > result["text_tokens"] + 300
+
+
+def test_answers_that_were_kept_are_text_to_train_on(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this model alone."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    digest = load_model(Options(model=str(target)), lambda _: None).digest
+    for number in range(30):
+        told = [{"role": "user", "content": f"question {number}"}, {"role": "assistant", "content": f"{number} is what was answered"}]
+        learned.add(told, "target", digest if number % 2 else "other")
+    said = list[str]()
+    result = train(small_options(target, tmp_path / "out", learned=True, text_tokens=None), said.append)
+    assert "15 lines of mlxspec learned are run through the target once." in said
+    assert 15 * 22 <= result["text_tokens"] <= 15 * 30
+    learned.delete(learned.names())
+    with pytest.raises(UsageError, match="no answers of target are kept"):
+        train(small_options(target, tmp_path / "none", learned=True, text_tokens=None), lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from mlxspec.audio.layout import Layout
 
@@ -37,11 +38,21 @@ class PhasedHead(Phased):
         return x @ self.table().T
 
 
-def phase_in(network: Any, layout: Layout) -> None:
-    """Give a stock Llama such tables. Its own are taken over, right where they are sums."""
+def phase_in(network: Any, layout: Layout, fresh: bool) -> None:
+    """Give a stock Llama such tables. Its own are taken over, right where they are sums; where it is ``fresh``, phases begin as waves."""
     if layout.phases:
         network.model.embed_tokens = PhasedEmbedding(network.model.embed_tokens.weight, layout)
         network.lm_head = PhasedHead(network.lm_head.weight, layout)
+        for made in (network.model.embed_tokens, network.lm_head):
+            if fresh:
+                made.phase = waves(layout.phases, made.phase.shape[1]) * mx.sqrt(mx.square(made.symbol).mean())
+
+
+def waves(phases: int, width: int) -> mx.array:
+    """(phases, width), of mean square 1: the next phase is a turn of this one, the same turn for all."""
+    order = 1 + np.arange(width) // 2 % max(1, phases // 2)
+    turns = 2 * np.pi * np.arange(phases)[:, None] * order / phases
+    return mx.array(np.sqrt(2) * np.where(np.arange(width) % 2, np.sin(turns), np.cos(turns)), mx.float32)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from mlxspec.recipes.timing import Timer
 from mlxspec.sampling import number
 from mlxspec.voices import VoiceFiles, as_words, write_voice
 
-PHASES = 16  # ids of a symbol
+PHASES = 64  # ids of a symbol
 POSITIONS = 2048
 POOL = 16  # batches that are sorted by length together
 WATCH = 64  # sentences whose loss is watched
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         network, config = llama(layout, given.width, given.layers, given.heads, given.hidden)
         if given.start is not None:
             take_weights(network, given.start, codec)
-        phase_in(network, layout)
+        phase_in(network, layout, given.start is None)
         task = VoiceTask(network, layout, corpus, team, batch=given.batch, seed=given.seed, masked=given.masked)
         per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.symbols) for one in corpus)
         tokens = round(per_symbol + bool(given.phases), 3)
