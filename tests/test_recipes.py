@@ -24,7 +24,7 @@ from mlxspec.audio.text import FrontEnd
 from mlxspec.cli import main
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import Codec, load, save
-from mlxspec.recipes import cheap_exp, voice
+from mlxspec.recipes import cheap_exp, timing, voice
 from mlxspec.recipes import codec as recipe
 from mlxspec.recipes import corpus as corpus_recipe
 from mlxspec.recipes.both_cores import Team, run_team
@@ -33,7 +33,7 @@ from mlxspec.recipes.course import Plan
 from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import HELD_OUT, Sounds, open_sounds
 from mlxspec.recipes.spoken import Spoken, read_corpus
-from mlxspec.recipes.voice import VoiceTask, llama, rows
+from mlxspec.recipes.voice import Guide, VoiceTask, llama, places, rows
 from mlxspec.speech import load_voice
 from mlxspec.voices import read_voice
 from tests.test_codec import TINY
@@ -173,6 +173,64 @@ def test_a_program_as_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sound, rate = soundfile.read(tmp_path / "out" / "00003.ogg")
     assert rate == 16000 and 0.5 <= len(sound) / rate < 0.6
     assert (tmp_path / "out" / "00000.ogg").read_bytes() == b"kept"
+
+
+class Metronome:
+    """A teacher to whom every character it knows is six units long, with fourteen before and eight after them."""
+
+    ids: dict[str, int] = {char: i for i, char in enumerate("ðæənt ˈhaɪ.bɹ")}  # noqa: RUF012
+
+    def __init__(self, output: str) -> None:
+        pass
+
+    def asked(self, said: str) -> np.ndarray | None:
+        known = [char for char in said if char in self.ids]
+        return np.array([14, *[6] * len(known), 8], np.float32) if len(known) < 40 else None
+
+
+def test_symbols_end_where_the_teacher_says_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of 25 ms, frames of 20: the first sound is there after 14 units, 30 ms of quiet are kept. A stress mark's time is its symbol's."""
+    monkeypatch.setattr(timing, "Kokoro", Metronome)
+    symbols = ("h", "ˈæ", "t", " ", "ð", "ə", "t", ".")
+    seconds = 0.025 * (14 + 6 * 9 + 8) - timing.AROUND
+    timer = timing.Timer()
+    ends = timer.ends("", symbols, round(seconds * 50), 50)
+    assert ends == [9, 24, 32, 39, 46, 52, 52, 52]
+    assert timer.ends("", symbols, round(seconds * 50) + 12, 50) == []  # a sound of another text
+    assert timer.ends("", ("h",) * 40, 100, 50) == []
+
+
+def test_a_sound_of_other_phonemes_is_timed_by_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for espeak-ng says that without a stress and with one sound fewer."""
+    program = tmp_path / "espeak-ng"
+    program.write_text(f"#!{sys.executable}\nimport sys\nprint({{'hat': 'həɹt', 'that': 'ðæt'}}[sys.argv[-1].strip()])\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(timing, "Kokoro", Metronome)
+    assert timing.by_espeak("hat, that") == "həɹt, ðæt"
+    symbols = ("h", "ˈæ", "t", ",", " ", "ð", "ə", "t", ".")
+    frames = round((0.025 * (14 + 6 * 8 + 8) - timing.AROUND) * 50)
+    ends = timing.Timer(True).ends("hat, that", symbols, frames, 50, True)
+    assert ends == sorted(ends) and len(ends) == len(symbols) and ends[-1] == frames
+    assert ends[:3] == [9, 24, 32]  # the middle of hat takes what əɹ takes
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="apt-get install espeak-ng"):
+        timing.Timer(True)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "found"),
+    [
+        ("ænd", "ənt", [0, 1, 2]),
+        ("ab", "b", [None, 0]),
+        ("b", "ab", [1]),
+        ("a b", "a  b", [0, 2, 3]),
+        ("", "a", []),
+        ("a", "", [None]),
+    ],
+)
+def test_spellings_are_aligned_in_order_by_the_cheapest_edits(ours: str, theirs: str, found: list[int | None]) -> None:
+    assert timing.aligned(ours, theirs) == found
 
 
 # ---- The speech model --------------------------------------------------------------------------------------------------------------------
@@ -358,6 +416,24 @@ def test_rows_name_each_symbol_before_the_codes_of_the_one_before_it() -> None:
     assert {ids[0] for ids in drawn} == {20, 21, 22, 23}
     assert all([i for i in ids[4:] if i < codes] == ids[:3] for ids in drawn)
     assert 0.3 < np.mean([ids.count(layout.mask) / 3 for ids in drawn]) < 0.6
+
+
+def test_a_guide_knows_what_is_to_be_named_next() -> None:
+    """By the order of the names, the last one at the end; its loss falls where the heads look there."""
+    layout = Layout.of(SYMBOLS, 8, 4)
+    part = [Spoken(0, [5, 6, 5], [3, 4, 7], ends=[2, 2, 3]), Spoken(1, [5], [3, 4, 7, 0, 0], ends=[5])]
+    inputs, _, counted = rows(part, layout, None)
+    place = places(inputs, layout)
+    assert place.tolist() == [[0, 0, 0, 0, 1, 2, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]
+    length = inputs.shape[1]
+    losses = []
+    for share in (0.1, 0.8):
+        guide = Guide(place, counted)
+        there = mx.stack([mx.eye(length)[mx.minimum(place + ahead, place.max(axis=1, keepdims=True))] for ahead in range(2)], axis=1)
+        for _ in range(4):
+            guide.see(share * there + (1 - share) / length)
+        losses.append(float(guide.loss()))
+    assert abs(losses[0] - -np.log(0.1 + 0.9 / length)) < 0.02 and abs(losses[1] - -np.log(0.8 + 0.2 / length)) < 0.02
 
 
 def test_phased_tables_are_the_stock_models_where_they_are_sums() -> None:

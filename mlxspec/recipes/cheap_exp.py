@@ -3,7 +3,7 @@
 exp(x) is a Taylor polynomial of x / 256, squared eight times. What is trained is the same stock model; with a GPU nothing of this is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,19 +73,27 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
     return gate * sigmoid(gate) * x
 
 
-def attention(queries: mx.array, keys: mx.array, values: mx.array, cache: None = None, scale: float = 1.0, mask: Any = None) -> Any:
-    """Causal, of whole sequences, as many heads of each: (n, heads, length, width). ``cache`` and ``mask`` are what the stock one is given."""
-    length = queries.shape[2]
-    ahead = mx.triu(mx.full((length, length), -1e9), k=1)
-    return softmax((queries * scale) @ keys.swapaxes(-1, -2) + ahead) @ values
+def attention(seen: Callable[[mx.array], None]) -> Callable[..., Any]:
+    """Causal, of whole sequences, as many heads of each: (n, heads, length, width). ``seen`` is shown the weights, (n, heads, length, length)."""
+
+    def attend(queries: mx.array, keys: mx.array, values: mx.array, cache: None = None, scale: float = 1.0, mask: Any = None) -> Any:
+        length = queries.shape[2]
+        scores = (queries * scale) @ keys.swapaxes(-1, -2) + mx.triu(mx.full((length, length), -1e9), k=1)
+        weights = softmax(scores) if on_cpu() else mx.softmax(scores, axis=-1)
+        seen(weights)
+        return weights @ values
+
+    return attend
 
 
 @contextmanager
-def in_llama() -> Iterator[None]:
-    """Meanwhile stock Llama on a CPU uses these."""
+def in_llama(seen: Callable[[mx.array], None] | None = None) -> Iterator[None]:
+    """Meanwhile stock Llama on a CPU uses these. With ``seen`` its attention is this one anywhere, and shows its weights, layer by layer."""
     stock = llama.swiglu, llama.scaled_dot_product_attention
     if on_cpu():
-        llama.swiglu, llama.scaled_dot_product_attention = swiglu, attention
+        llama.swiglu = swiglu
+    if on_cpu() or seen is not None:
+        llama.scaled_dot_product_attention = attention(seen or (lambda _: None))
     try:
         yield
     finally:

