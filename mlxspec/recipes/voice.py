@@ -29,6 +29,7 @@ from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.cheap_exp import in_llama, logsumexp
 from mlxspec.recipes.course import Plan, train, work_folder
+from mlxspec.recipes.guide import Guide, places
 from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import WATCHED, open_sounds
 from mlxspec.recipes.spoken import Spoken, read_corpus
@@ -41,7 +42,6 @@ POSITIONS = 2048
 POOL = 16  # batches that are sorted by length together
 WATCH = 64  # sentences whose loss is watched
 GUIDED = 0.3  # weight of the guide's loss
-GUIDED_LAYERS = (1, 2, 3)
 SETTINGS = ("width", "layers", "heads", "hidden", "batch", "seed", "rate", "decay", "masked", "phases")
 
 
@@ -153,34 +153,6 @@ def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None
             heard = np.flatnonzero(np.isin(whole[:-1], layout.slots[0].ids))
             inputs[i, heard[rng.random(len(heard)) < rng.uniform(0, masked)]] = layout.mask
     return mx.array(inputs), mx.array(targets), mx.array(counted)
-
-
-def places(inputs: mx.array, layout: Layout) -> mx.array:
-    """For each token that is read where the symbol stands that is to be named next: in the text before the start, in the order of the names."""
-    ids = np.array(inputs)
-    naming = np.isin(ids, list(layout.names)) & (np.cumsum(ids == layout.start, axis=1) > 0)
-    last = (ids == layout.start).argmax(axis=1) - 1
-    return mx.array(np.minimum(np.cumsum(naming, axis=1), last[:, None]))
-
-
-class Guide:
-    """Draws two heads of some layers to the symbols that are to be named next, and after it: a step to learn in minutes, not in hours."""
-
-    def __init__(self, place: mx.array, counted: mx.array) -> None:
-        self._places = [mx.minimum(place + ahead, place.max(axis=1, keepdims=True)) for ahead in range(2)]
-        self._counted = counted
-        self._layer, self._losses = 0, list[mx.array]()
-
-    def see(self, weights: mx.array) -> None:
-        if self._layer in GUIDED_LAYERS:
-            for head, place in enumerate(self._places[: weights.shape[1]]):
-                there = mx.take_along_axis(weights[:, head], place[..., None], axis=-1)[..., 0]
-                self._losses.append((-mx.log(there + 1e-3) * self._counted).sum() / self._counted.sum())
-        self._layer += 1
-
-    def loss(self) -> mx.array:
-        """Nats, of all heads that were seen."""
-        return sum(self._losses, start=mx.array(0.0)) / max(1, len(self._losses))
 
 
 def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, counted: mx.array) -> mx.array:
