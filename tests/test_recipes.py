@@ -190,7 +190,10 @@ class Metronome:
 
 
 def test_symbols_end_where_the_teacher_says_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units of 25 ms, frames of 20: the first sound is there after 14 units, 30 ms of quiet are kept, codes stand 80 ms early. A stress mark's time is its symbol's."""
+    """Units of 25 ms, frames of 20: the first sound is there after 14 units, 30 ms of quiet are kept, codes stand 80 ms early.
+
+    A stress mark's time is its symbol's.
+    """
     monkeypatch.setattr(timing, "Kokoro", Metronome)
     symbols = ("h", "ˈæ", "t", " ", "ð", "ə", "t", ".")
     seconds = 0.025 * (14 + 6 * 9 + 8) - timing.AROUND
