@@ -1,11 +1,14 @@
 """The tokens of one segment of speech: how many it may take, when it goes round in circles, and one more try. Knows the loop and ids, no sound.
 
 Speech is open-ended where text is not: a model that has lost its place repeats itself or never ends. A segment has a budget from its length in
-symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back. Where speech names the
-symbols it says, what it leaves out or says twice is noticed before it is heard.
+symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back.
+
+Where speech names the symbols it says, the model decides when it goes on and the text decides to what: a name that it draws stands for the symbol that
+is due. So nothing is left out or said twice. That is a law of its own, the same for every drafter.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,6 +16,7 @@ from mlxspec.accept import Policy
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter
 from mlxspec.events import Step
+from mlxspec.proposal import Proposal
 from mlxspec.sampling import Sampler, mix
 from mlxspec.stats import Stats
 from mlxspec.target import Target
@@ -22,6 +26,8 @@ SLACK = 2.5  # times the expected length
 PERIOD = 24  # tokens of the longest repetition looked for
 SUSPECT = 6  # repeated tokens from which a tail is held back
 TRIES = 2
+LOST, FEW = 0.25, 4  # the share of wrong names above which speech does not follow its text; so many are always let pass
+NOTHING = Proposal((), ())
 FAULTS: dict[str, Fault] = {"length": "overrun", "loop": "loop", "lost": "lost"}  # by how a decode ended
 
 
@@ -95,35 +101,19 @@ def utterance(
         watch = Repeats(speaking.certain)
         for token in out:
             watch.see(token)
-        place = sum(token in speaking.names for token in out)
         ended = "length"
-        steps = decode(
-            speaking.target,
-            speaking.drafter,
-            speaking.policy,
-            speaking.sampler(mix(seed, attempt) if attempt else seed),
-            [*prompt, *out],
-            replace(speaking.limits, max_tokens=max(budget - len(out), 0)),
-        )
+        steps = followed(speaking, prompt, text, out, speaking.sampler(mix(seed, attempt) if attempt else seed), budget)
         counts = Stats(len(prompt), "on", None)
         stats.append(counts)
         try:
             while True:
                 step = next(steps)
-                if not isinstance(step, Step):
-                    continue
                 counts.add(step)
                 for token in step.tokens:
-                    if token in speaking.names or (token == speaking.end and text):
-                        if [token] != [*text, speaking.end][place : place + 1]:
-                            ended = "lost"
-                            break
-                        place += 1
                     if token != speaking.end and not watch.stuck:
                         watch.see(token)
                 if watch.stuck:
                     ended = "loop"
-                if ended in ("loop", "lost"):
                     break
                 if early:
                     yield _piece(watch, out, len(watch.tokens) - watch.repeated, speaking.tokens_per_frame, step)
@@ -144,6 +134,45 @@ def utterance(
             yield _piece(watch, out, whole, speaking.tokens_per_frame, None)
             return Outcome(fault)
     raise AssertionError("the last try returns")
+
+
+def followed(
+    speaking: Speaking, prompt: Sequence[int], text: Sequence[int], before: Sequence[int], sampler: Sampler, budget: int
+) -> Generator[Step, None, str]:
+    """The steps of a decode from ``before`` on, in which each name is that of the symbol that is due, and the end comes after all of them.
+
+    Where the model draws another one, the right one stands in its place and decoding goes on from there, so noise by position stays what it was.
+    Returns why it ended; ``lost`` where that happened too often.
+    """
+    said, wrong = list(before), 0
+    place = sum(token in speaking.names for token in said)
+    while True:
+        limits = replace(speaking.limits, max_tokens=max(budget - len(said), 0), reuse=wrong > 0)
+        with closing(decode(speaking.target, speaking.drafter, speaking.policy, sampler, [*prompt, *said], limits)) as steps:
+            right = True
+            while right:
+                try:
+                    step = next(steps)
+                except StopIteration as stop:
+                    ended: str = stop.value
+                    return ended
+                if not isinstance(step, Step):
+                    continue
+                tokens = list[int]()
+                for token in step.tokens:
+                    if text and (token == speaking.end or token in speaking.names):
+                        due = text[place] if place < len(text) else speaking.end
+                        place, right, token = place + 1, token == due, due
+                    tokens.append(token)
+                    if not right:
+                        break
+                said += tokens
+                yield replace(step, tokens=tuple(tokens), path=step.path[: len(tokens) - 1], proposal=step.proposal or (NOTHING if wrong else None))
+        if said[-1] == speaking.end:
+            return "stop"
+        wrong += 1
+        if wrong > max(FEW, len(text) * LOST):
+            return "lost"
 
 
 def _piece(watch: Repeats, out: list[int], until: int, tokens_per_frame: int, step: Step | None) -> Piece:
