@@ -5,8 +5,8 @@ control token, ever becomes one.
 
     prompt:  prefix, the text's symbols, start        speech:  slot 0, slot 1, ..., slot 0, slot 1, ..., end
 
-A model may tell where it is in the text: its speech then names each symbol anew, one symbol ahead of the sound. A symbol has several ids for that (``phases``), which take turns by place: the same symbol twice in a text looks different,
-and the one to name next can be found.
+A model may tell where it is in the text: its speech then names each symbol anew, one symbol ahead of the sound. A symbol has several ids for that
+(``phases``), which take turns by place: the same symbol twice in a text looks different, and the one to name next can be found.
 
     symbols a, b, c  ->  a0 b1 c2 start        speech:  a0, b1, codes of a, c2, codes of b, codes of c, end
 """

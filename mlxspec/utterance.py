@@ -3,8 +3,8 @@
 Speech is open-ended where text is not: a model that has lost its place repeats itself or never ends. A segment has a budget from its length in
 symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back.
 
-Where speech names the symbols it says, the model decides when it goes on and the text decides to what: a name that it draws stands for the symbol that
-is due. So nothing is left out or said twice. That is a law of its own, the same for every drafter.
+Where speech names the symbols it says, the model decides when it goes on and the text to what: a name that is drawn stands for the symbol that is
+due. So nothing is left out or said twice. That is a law of its own, the same for every drafter.
 """
 
 from collections.abc import Callable, Generator, Sequence
