@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from mlxspec import voices
 from mlxspec.choose import trained_drafters
 from mlxspec.cli_models import with_the_package
 from mlxspec.fetch import BUILT_IN
 from mlxspec.models.redrafter import load
+from mlxspec.recipes.sounds import HELD_OUT
+from mlxspec.speech import load_voice
 
 SHIPPED = trained_drafters()
 
@@ -43,3 +47,29 @@ def test_the_redrafters_numbers_are_numbers() -> None:
             ids: Any = network.d2t.tolist() if network.d2t is not None else []
             assert ids == sorted(set(ids)) and all(0 <= token < network.args.vocab_size for token in ids)
             assert json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"] == network.args.vocab_size
+
+
+# ---- The voice ---------------------------------------------------------------------------------------------------------------------------
+
+WEIGHTS = Path(voices.__file__).parent / "models" / "weights" / "voices"
+SENTENCE = "The bridge was closed, so we walked home along the river."
+
+
+def test_a_voice_comes_with_the_package_and_is_small_and_whole() -> None:
+    assert "ada" in voices.names()
+    folder = WEIGHTS / "ada"
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 40_000_000
+    card = (folder / "README.md").read_text("utf-8")
+    assert "python -m mlxspec.recipes.voice" in card and "python -m mlxspec.recipes.codec" in card and "Kokoro-82M (Apache-2.0)" in card
+    with np.load(folder / "spoken.npz") as corpus:
+        assert not set(corpus["lines"].tolist()) & set(HELD_OUT)
+
+
+def test_the_shipped_voice_says_a_sentence_the_same_with_any_drafter() -> None:
+    """Every symbol once, so neither too short nor too long; loud enough; and the seed settles it."""
+    voice = load_voice("ada", drafter="none")
+    plain = voice.speak(SENTENCE, seed=3)
+    drafted = voice.with_drafter("lookup").speak(SENTENCE, seed=3)
+    assert plain.spoken.faults == () and np.array_equal(plain.samples, drafted.samples)
+    assert 2.0 < plain.duration < 6.0 and 0.01 < np.sqrt(np.mean(plain.samples**2)) < 0.3 and np.abs(plain.samples).max() <= 1
