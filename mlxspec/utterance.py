@@ -167,7 +167,8 @@ def followed(
                     if not right:
                         break
                 said += tokens
-                yield replace(step, tokens=tuple(tokens), path=step.path[: len(tokens) - 1], proposal=step.proposal or (NOTHING if wrong else None))
+                proposal = NOTHING if wrong and step.proposal is None else step.proposal  # what a new decode begins with is a round like others
+                yield replace(step, tokens=tuple(tokens), path=step.path[: len(tokens) - 1], proposal=proposal)
         if said[-1] == speaking.end:
             return "stop"
         wrong += 1
