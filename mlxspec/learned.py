@@ -43,7 +43,7 @@ def add(messages: Sequence[dict[str, str]], model: str, digest: str) -> str:
 
 def entries() -> list[Learned]:
     """All answers, the oldest first. One that cannot be read is a MlxspecError: deleting it is the remedy."""
-    return [read(path.stem) for path in sorted(folder().glob("*.json")) if NAME.fullmatch(path.stem)]
+    return [read(name) for name in names()]
 
 
 def read(name: str) -> Learned:
