@@ -11,7 +11,7 @@ from mlxspec.audio.errors import AudioError
 from mlxspec.audio.phonemes import PAUSES, Phonemizer
 from mlxspec.audio.spoken import plain, spoken
 
-MOST = 150  # symbols of a segment, some ten seconds
+MOST = 90  # symbols of a segment, some six seconds: a voice says best what is as long as what it learned from
 FEWEST = 12  # letters below which a sentence is said with the one after it
 
 

@@ -34,7 +34,8 @@ from mlxspec.errors import MlxspecError, UsageError
 STYLE = "jm_kumo"
 FLITE_VOICE = "rms"
 EDGE = 0.03  # seconds of quiet that stay at both ends
-LONGEST = 480  # symbols the teacher can say in one go
+MOST = 150  # symbols that the teacher says in one go
+LONGEST = 480  # characters it can take
 KOKORO = {"eɪ": "A", "aɪ": "I", "aʊ": "W", "oʊ": "O", "ɔɪ": "Y", "t͡ʃ": "ʧ", "d͡ʒ": "ʤ"}
 
 
@@ -149,7 +150,7 @@ def speak_lines(part: int, parts: int, name: str, texts: Path, out: Path, first:
     """One process's share of the lines. A file appears whole or not at all."""
     os.nice(5)
     lines = texts.read_text("utf-8").split("\n")[:last]
-    teacher, front = TEACHERS[name](), FrontEnd()
+    teacher, front = TEACHERS[name](), FrontEnd(MOST)
     made = 0
     for line in range(first + part, len(lines), parts):
         path = out / f"{line:05d}.ogg"

@@ -19,6 +19,7 @@ from mlxspec.audio.files import replacing
 from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import UsageError
+from mlxspec.recipes.corpus import MOST
 from mlxspec.recipes.sounds import Sounds
 
 LISTS = ("symbols", "codes", "ends")
@@ -72,7 +73,7 @@ def read_corpus(
     known = {one.line: one for one in load(kept, about)} if kept.is_file() else {}
     places = {int(line): i for i, line in enumerate(sounds.lines)} if sounds is not None else {}
     sizes = np.diff(sounds.bounds) if sounds is not None else np.zeros(0, int)
-    front = FrontEnd()
+    front = FrontEnd(MOST)
     fresh = 0
     for line in sorted(known.keys() | places.keys()):
         said = lines[line] if line < len(lines) else ""
