@@ -4,7 +4,7 @@ Speech is open-ended where text is not: a model that has lost its place repeats 
 symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back.
 
 Where speech names the symbols it says, the model decides when it goes on and the text to what: a name that is drawn stands for the symbol that is
-due. So nothing is left out or said twice. That is a law of its own, the same for every drafter.
+due. No symbol is passed over or named twice. That is a law of its own, the same for every drafter.
 """
 
 from collections.abc import Callable, Generator, Sequence

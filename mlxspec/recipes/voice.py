@@ -82,10 +82,10 @@ class VoiceTask:
         part = list(self.team.share(whole)) or whole[:1]
         inputs, targets, counted = rows(part, self.layout, rng, self.masked)
         if not self.layout.phases:
-            return cross_entropy(self.network, inputs, targets, counted), None
+            return cross_entropy(self.network(inputs), targets, counted), None
         guide = Guide(places(inputs, self.layout), counted)
         with in_llama(guide.see):
-            loss = cross_entropy(self.network, inputs, targets, counted)
+            loss = cross_entropy(self.network(inputs), targets, counted)
         return loss + GUIDED * guide.loss(), None
 
     def after(self, step: int, seen: Any) -> None:
@@ -97,11 +97,12 @@ class VoiceTask:
         for i in range(0, len(self.watched), self.batch):
             part = self.watched[i : i + self.batch]
             inputs, targets, counted = rows(part, self.layout, None)
-            total += len(part) * number(cross_entropy(self.network, inputs, targets, counted))
+            logits = self.network(inputs)
+            total += len(part) * number(cross_entropy(logits, targets, counted))
             if self.layout.phases:
                 first = self.layout.slots[0].first
                 naming = (targets < first) * counted
-                right += number(((self.network(inputs)[..., :first].argmax(axis=-1) == targets) * naming).sum())
+                right += number(((logits[..., :first].argmax(axis=-1) == targets) * naming).sum())
                 names += number(naming.sum())
         return {"watched": total / len(self.watched), **({"named": right / names} if names else {})}
 
@@ -155,8 +156,7 @@ def rows(part: Sequence[Spoken], layout: Layout, rng: np.random.Generator | None
     return mx.array(inputs), mx.array(targets), mx.array(counted)
 
 
-def cross_entropy(network: nn.Module, inputs: mx.array, targets: mx.array, counted: mx.array) -> mx.array:
-    logits = network(inputs)
+def cross_entropy(logits: mx.array, targets: mx.array, counted: mx.array) -> mx.array:
     losses = logsumexp(logits) - mx.take_along_axis(logits, targets[..., None], axis=-1)
     return (losses[..., 0] * counted).sum() / counted.sum()
 
