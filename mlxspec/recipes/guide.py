@@ -1,4 +1,4 @@
-"""For training: shows a model where in the text it is to look. With it the symbol to be named next was found after 150 steps, without it not in 500."""
+"""For training: shows a model where in the text to look. With it the symbol to be named next was found after 150 steps, without it not in 500."""
 
 import mlx.core as mx
 import numpy as np
