@@ -171,7 +171,7 @@ def written(options: TrainOptions, loaded: Loaded, say: Say) -> tuple[TrainingTe
         given.append(("mlxspec learned", learned_lines(loaded)))
     for name, lines in given:
         say(f"{len(lines)} lines of {name} are run through the target once.")
-        shards += store_lines(lines, loaded.model, loaded.tokenizer, loaded.digest, options.seed, options.text_batch).shards()
+        shards += store_lines(lines, loaded, options.seed, options.text_batch).shards()
     goal = options.text_tokens or (0 if given else TEXT_TOKENS)
     limit = None
     if goal:

@@ -15,13 +15,15 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlxspec.distil import ANSWER_LIMIT, WARM, TextStore, collect
+from mlxspec.distil import WARM, TextStore, collect
 from mlxspec.errors import UsageError
+from mlxspec.loading import Loaded
 from mlxspec.train_batch import BatchWriter, Job, LastHidden, Written, likeliest
 
 SHARD = 256  # lines
 LONGEST = 1024  # tokens of a line that are read
 FORWARD = 1024  # tokens in one forward
+ANSWER_LIMIT = 512  # tokens of an answer that the target gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +85,19 @@ def _string(value: Any) -> str:
     return value
 
 
-def store_lines(lines: Sequence[Line], model: nn.Module, tokenizer: Any, digest: str, seed: int, batch: int) -> TextStore:
-    """The shards of these lines, those that are not there yet written now."""
+def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) -> TextStore:
+    """The shards of these lines, those that are not there yet written now. The target answers at its own temperature (0 without one) and at another."""
+    model, tokenizer = loaded.model, loaded.tokenizer
     name = hashlib.sha256(json.dumps([[one.prompt, one.answer] for one in lines]).encode()).hexdigest()
-    store = TextStore.of(f"{digest} {name}", seed)
+    store = TextStore.of(f"{loaded.digest} {name}", seed)
     vocab = 1 + max(tokenizer.get_vocab().values())
+    own = float(loaded.defaults.get("temperature", 0.0))
     for number in range(len(store.shards()), -(-len(lines) // SHARD)):
         part = lines[number * SHARD : (number + 1) * SHARD]
         rng = np.random.default_rng([seed, number])
         finished: list[Written] = list(seen(model, [one for one in part if one.answer], vocab))
         writer = BatchWriter(model, tokenizer.eos_token_ids, batch, int(rng.integers(2**32)), vocab)
-        jobs = [Job(one.prompt, (0.0, float(rng.choice(WARM))), ANSWER_LIMIT) for one in part if not one.answer]
+        jobs = [Job(one.prompt, (own, float(rng.choice(WARM))), ANSWER_LIMIT) for one in part if not one.answer]
 
         def done(one: Written, finished: list[Written] = finished) -> list[Job]:
             finished.append(one)

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.document._document import Document
+from textual.document._wrapped_document import WrappedDocument
 from textual.widgets import Input, OptionList, Static
 
 from mlxspec.events import Done, Step, Text
@@ -69,7 +71,7 @@ def test_what_was_begun_comes_back_after_looking_at_the_past() -> None:
 
 
 def test_a_large_paste_is_quick_clean_and_said() -> None:
-    """200 kB: well under a second of this process's time; no line of it is sent."""
+    """200 kB: a few times what laying the text out once takes on this machine, whatever that is; no line of it is sent."""
 
     async def test() -> None:
         import time
@@ -78,6 +80,8 @@ def test_a_large_paste_is_quick_clean_and_said() -> None:
         async with staged(prompt) as (app, pilot):
             text = "a line of [text] \x1b[31m\r\n" * 10_000
             started = time.process_time()
+            WrappedDocument(Document(clean(text))).wrap(80)
+            once, started = time.process_time() - started, time.process_time()
             app.post_message(events.Paste(text))
             await until(pilot, lambda: bool(prompt.text))
             await pilot.pause()
@@ -85,7 +89,7 @@ def test_a_large_paste_is_quick_clean_and_said() -> None:
             assert prompt.text == "a line of [text] \n" * 10_000
             assert [(pasted.lines, pasted.characters) for pasted in app.of(Prompt.Pasted)] == [(10_001, 180_000)]
             assert app.of(Prompt.Sent) == []
-            assert spent < 1.0
+            assert spent < 5 * once
             assert prompt.size.height <= 10
 
     run(test())
