@@ -15,6 +15,8 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logi
 
 from mlxspec.proposal import Proposal
 
+Seen = Sequence[int | mx.array]  # tokens, the last of them perhaps not yet evaluated
+Rule = Callable[[Seen, Seen, mx.array], mx.array]  # tokens so far, those drafted below them, logits (rows, vocab) -> logits
 PURPOSES = ("target", "draft", "accept", "residual", "label")
 _MASK = (1 << 64) - 1
 
@@ -48,11 +50,14 @@ class Sampler:
         repetition_penalty: float = 1.0,
         repetition_context_size: int = 20,
         logit_bias: Mapping[int, float] | None = None,
+        rule: Rule | None = None,
         seed: int = 0,
     ) -> None:
+        """``rule`` is asked first: what may be said next, by all that was said."""
         self.vocab_size = vocab_size
         self.temperature = temperature
         self.seed = seed
+        self.rule = rule
         self.penalised = repetition_penalty != 1.0
         self.window = repetition_context_size
         self.processors = make_logits_processors(
@@ -133,8 +138,11 @@ class Context:
 
     def scores(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
         """Scores of one row, (vocab,), its ancestors (tokens below the pending one) appended to the history that penalties see."""
+        rows = logits[None]
+        if self.sampler.rule is not None:
+            rows = self.sampler.rule(self.history, ancestors, rows)
         tokens = [*self.history[-self.sampler.window :], *ancestors] if self.sampler.window else [*self.history, *ancestors]
-        return self.sampler.scores(logits[None], tokens)[0]
+        return self.sampler.scores(rows, tokens)[0]
 
     def probs(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
         """Probabilities of one row, (vocab,) float32; at temperature 0 all on the likeliest token."""
@@ -171,7 +179,7 @@ class Context:
         Without noise, penalties and warps the draw is one argmax, and all rows are read in one go.
         """
         sampler = self.sampler
-        if self._first is None and len(proposal) and sampler.temperature == 0 and not sampler.penalised:
+        if self._first is None and len(proposal) and sampler.temperature == 0 and not sampler.penalised and sampler.rule is None:
             tokens: list[int] = mx.argmax(sampler.scores(logits, ()), axis=-1).tolist()  # type: ignore[assignment]
             return lambda row: tokens[row + 1]
 

@@ -279,15 +279,15 @@ class Voice:
         return settings
 
     def _rule(self, settings: SpeechOptions) -> tuple[Policy, Any]:
-        """The rule that judges, and what makes a sampler from a seed."""
+        """The policy that judges, and what makes a sampler from a seed and a rule."""
         chosen = {name: getattr(settings, name) for name in MLX_NAMES} | {"logit_bias": self._barred}
         size = self.layout.vocab_size
         if settings.accept in POLICIES:
-            return POLICIES[settings.accept], lambda seed: Sampler(size, seed=seed, **chosen)
+            return POLICIES[settings.accept], lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)
         labels = self.labels(settings)
         if settings.accept == "pcg":
-            return Pcg(labels, settings.capped), lambda seed: Sampler(size, seed=seed, **chosen)
-        return Mirror(labels, settings.capped), lambda seed: MirrorSampler(labels, size, seed=seed, **chosen)
+            return Pcg(labels, settings.capped), lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)
+        return Mirror(labels, settings.capped), lambda seed, rule: MirrorSampler(labels, size, seed=seed, rule=rule, **chosen)
 
     def _drafter_for(self, settings: Options) -> Drafter:
         """Drafts adapt where nothing fixes their length: a number does, and a seed under a rule whose speech depends on it. 0 is plain decoding."""

@@ -25,7 +25,6 @@ SILENT = 1e-3  # a segment no louder than this came out silent
 FAULTS = {
     "overrun": "never came to its end and was cut",
     "loop": "went round in circles and was cut",
-    "lost": "lost its place in the text and was cut",
     "empty": "came out empty",
     "silent": "came out silent",
 }

@@ -3,32 +3,29 @@
 Speech is open-ended where text is not: a model that has lost its place repeats itself or never ends. A segment has a budget from its length in
 symbols, and a tail that repeats is held back: what was let go is final, so that a sound once heard is never taken back.
 
-Where speech names the symbols it says, the model decides when it goes on and the text to what: a name that is drawn stands for the symbol that is
-due. No symbol is passed over or named twice. That is a law of its own, the same for every drafter.
+Where speech names the symbols it says, the model decides when it goes on and the text to what: only the name of the symbol that is due can be drawn,
+or drafted. No symbol is passed over or named twice.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import mlx.core as mx
 
 from mlxspec.accept import Policy
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter
 from mlxspec.events import Step
-from mlxspec.proposal import Proposal
-from mlxspec.sampling import Sampler, mix
+from mlxspec.sampling import Rule, Sampler, Seen, mix
 from mlxspec.stats import Stats
 from mlxspec.target import Target
 
-Fault = Literal["overrun", "loop", "lost", "empty"]
+Fault = Literal["overrun", "loop", "empty"]
 SLACK = 2.5  # times the expected length
 PERIOD = 24  # tokens of the longest repetition looked for
 SUSPECT = 6  # repeated tokens from which a tail is held back
 TRIES = 2
-LOST, FEW = 0.25, 4  # the share of wrong names above which speech does not follow its text; so many are always let pass
-NOTHING = Proposal((), ())
-FAULTS: dict[str, Fault] = {"length": "overrun", "loop": "loop", "lost": "lost"}  # by how a decode ended
 
 
 class Repeats:
@@ -78,7 +75,7 @@ class Speaking:
     target: Target
     drafter: Drafter
     policy: Policy
-    sampler: Callable[[int], Sampler]  # from a seed
+    sampler: Callable[[int, Rule | None], Sampler]  # from a seed and a rule
     limits: Limits
     end: int
     names: frozenset[int]  # tokens that name symbols
@@ -101,13 +98,18 @@ def utterance(
         watch = Repeats(speaking.certain)
         for token in out:
             watch.see(token)
+        rule = Naming(text, speaking.names, speaking.end, speaking.target.vocab_size, len(prompt)) if text else None
+        sampler = speaking.sampler(mix(seed, attempt) if attempt else seed, rule)
+        limits = replace(speaking.limits, max_tokens=max(budget - len(out), 0))
         ended = "length"
-        steps = followed(speaking, prompt, text, out, speaking.sampler(mix(seed, attempt) if attempt else seed), budget)
+        steps = decode(speaking.target, speaking.drafter, speaking.policy, sampler, [*prompt, *out], limits)
         counts = Stats(len(prompt), "on", None)
         stats.append(counts)
         try:
             while True:
                 step = next(steps)
+                if not isinstance(step, Step):
+                    continue
                 counts.add(step)
                 for token in step.tokens:
                     if token != speaking.end and not watch.stuck:
@@ -125,7 +127,7 @@ def utterance(
             steps.close()
         if ended == "interrupted":
             return Outcome(fault, interrupted=True)
-        fault = FAULTS.get(ended)
+        fault = "overrun" if ended == "length" else "loop" if ended == "loop" else None
         whole = len(watch.tokens) - (watch.repeated if fault == "loop" else 0)
         if fault is None and whole < speaking.tokens_per_frame:
             fault = "empty"
@@ -136,44 +138,35 @@ def utterance(
     raise AssertionError("the last try returns")
 
 
-def followed(
-    speaking: Speaking, prompt: Sequence[int], text: Sequence[int], before: Sequence[int], sampler: Sampler, budget: int
-) -> Generator[Step, None, str]:
-    """The steps of a decode from ``before`` on, in which each name is that of the symbol that is due, and the end comes after all of them.
+class Naming:
+    """The rule by which a model's speech names the symbols of a text: with the chance of all names and the end together comes the one that is due.
 
-    Where the model draws another one, the right one stands in its place and decoding goes on from there, so noise by position stays what it was.
-    Returns why it ended; ``lost`` where that happened too often.
+    It is worked out without waiting for tokens that are still to be evaluated.
     """
-    said, wrong = list(before), 0
-    place = sum(token in speaking.names for token in said)
-    while True:
-        limits = replace(speaking.limits, max_tokens=max(budget - len(said), 0), reuse=wrong > 0)
-        with closing(decode(speaking.target, speaking.drafter, speaking.policy, sampler, [*prompt, *said], limits)) as steps:
-            right = True
-            while right:
-                try:
-                    step = next(steps)
-                except StopIteration as stop:
-                    ended: str = stop.value
-                    return ended
-                if not isinstance(step, Step):
-                    continue
-                tokens = list[int]()
-                for token in step.tokens:
-                    if text and (token == speaking.end or token in speaking.names):
-                        due = text[place] if place < len(text) else speaking.end
-                        place, right, token = place + 1, token == due, due
-                    tokens.append(token)
-                    if not right:
-                        break
-                said += tokens
-                proposal = NOTHING if wrong and step.proposal is None else step.proposal  # what a new decode begins with is a round like others
-                yield replace(step, tokens=tuple(tokens), path=step.path[: len(tokens) - 1], proposal=proposal)
-        if said[-1] == speaking.end:
-            return "stop"
-        wrong += 1
-        if wrong > max(FEW, len(text) * LOST):
-            return "lost"
+
+    def __init__(self, text: Sequence[int], names: frozenset[int], end: int, vocab_size: int, begin: int) -> None:
+        """``text``: what is to be named, in order; ``begin``: the place of speech's first token."""
+        self.choices = mx.array(sorted({*names, end}))
+        self.ids = mx.arange(vocab_size)
+        self.chosen = mx.zeros(vocab_size, mx.bool_)
+        self.chosen[self.choices] = True
+        self.due = mx.array([*text, end])
+        mx.eval(self.choices, self.ids, self.chosen, self.due)  # other threads draft with it
+        self.names, self.begin = names, begin
+        self.named = [0]  # how many of the first tokens of speech are names
+
+    def __call__(self, history: Seen, ancestors: Seen, logits: mx.array) -> mx.array:
+        """Logits (rows, vocab) after ``history`` and ``ancestors`` -> (rows, vocab) float32."""
+        while len(self.named) <= len(history) - self.begin and isinstance(token := history[self.begin + len(self.named) - 1], int):
+            self.named.append(self.named[-1] + (token in self.names))
+        known = min(len(history) - self.begin, len(self.named) - 1)
+        place: int | mx.array = self.named[known]
+        for token in (*history[self.begin + known :], *ancestors):
+            place = place + (token in self.names if isinstance(token, int) else self.chosen[token])
+        x = logits[..., : self.ids.size].astype(mx.float32)
+        total = mx.logsumexp(x[..., self.choices], axis=-1, keepdims=True)
+        due = self.due[mx.minimum(place, self.due.size - 1)]  # one after the end is never heard
+        return mx.where(self.ids == due, total, mx.where(self.chosen, -mx.inf, x))
 
 
 def _piece(watch: Repeats, out: list[int], until: int, tokens_per_frame: int, step: Step | None) -> Piece:

@@ -271,18 +271,6 @@ def test_a_wrong_name_stands_for_the_symbol_that_is_due(wrong: str, early: bool)
     assert voice.tokens_per_second == 2 * voice.sample_rate / voice.codec.hop
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_model_that_does_not_follow_its_text_is_said_not_to(early: bool) -> None:
-    symbols = FrontEnd().symbols("This is a sentence.")
-    layout, logits = naming(symbols)
-    for code in range(CODES):
-        row = logits[layout.token(0, code)]
-        if row.max() == 0 and row.argmax() in layout.names:
-            row[:] = np.roll(row, 1)
-    spoken = markov_voice(logits, files=replace(FILES, layout=layout, tokens_per_symbol=2.0)).speak("This is a sentence.", early=early).spoken
-    assert spoken.stats["tries"] == 2 and len(spoken.faults) == 1 and "lost its place in the text" in spoken.faults[0]
-
-
 @pytest.mark.parametrize("name", ["lookup", "small", "own"])
 def test_names_are_put_right_alike_with_every_drafter(name: str) -> None:
     """A model of random codes that names now one symbol and now another."""

@@ -171,7 +171,7 @@ class Draws:
         """Logits (beams, draft vocabulary) after the tokens ``said`` by each beam -> scores (beams, n) of all columns, or of those returned."""
         sampler, columns = self.sampler, None
         x = self.vocabulary.cut(logits).astype(mx.float32)
-        if sampler.processors:  # they know the target's ids
+        if sampler.processors or sampler.rule is not None:  # they know the target's ids
             rows = [self.penalties.scores(self.vocabulary.spread(row), [tokens[beam] for tokens in said]) for beam, row in enumerate(x)]
             x = self.vocabulary.gather(mx.stack(rows))
         if sampler.warps and x.shape[-1] > NUCLEUS:
