@@ -256,7 +256,7 @@ class EvenClock:
     def __init__(self, espeak: bool) -> None:
         pass
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False) -> list[int]:
+    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]:
         return [] if "3 " in text else [frames * (i + 1) // len(symbols) for i in range(len(symbols))]
 
 
@@ -377,6 +377,28 @@ def test_a_line_that_has_changed_is_read_anew(sounds: Path, corpus: tuple[Path, 
     kept.write_bytes(kept.read_bytes()[:300])
     with pytest.raises(UsageError, match=r"cannot be read .*: remove it"):
         read("It is another one.")
+
+
+def test_a_sound_is_read_in_several_takes(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    """Take k is what the codec hears from k quarters of a frame on, timed as such; takes are read once, and only those that are not there."""
+    found, codec = open_sounds(sounds, tmp_path, 16000, lambda _: None), NeuralCodec.load(corpus[1])
+    cuts = list[float]()
+
+    class Clock(EvenClock):
+        def ends(self, *given: Any) -> list[int]:
+            cuts.append(given[-1])
+            return super().ends(*given)
+
+    def read(takes: int, sounds: Sounds | None = found) -> list[Spoken]:
+        return read_corpus(corpus[0], sounds, codec, tmp_path / "kept.npz", {}, lambda _: None, Clock(False), takes=takes)
+
+    once, thrice = read(1), read(3)
+    assert [one for one in thrice if not one.take] == once and len(thrice) == 3 * len(once)
+    third = next(one for one in thrice if one.line == 5 and one.take == 2)
+    assert third.codes == codec.encode(found.sound(list(found.lines).index(5))[codec.hop // 2 :])[:, 0].tolist()
+    assert sorted(set(cuts)) == [0, 0.25 * codec.hop / codec.sample_rate, 0.5 * codec.hop / codec.sample_rate]
+    count = len(cuts)
+    assert read(3) == thrice and read(1, None) == thrice and len(cuts) == count
 
 
 def test_a_corpus_of_codes_trains_without_its_sounds(

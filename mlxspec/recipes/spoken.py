@@ -23,6 +23,7 @@ from mlxspec.recipes.corpus import MOST
 from mlxspec.recipes.sounds import Sounds
 
 LISTS = ("symbols", "codes", "ends")
+TAKES = 4  # to a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Spoken:
     """A line of the corpus: its number, its symbols (places in SYMBOLS), its codes; both are empty where it is not said in one go.
 
     ``ends``: for each symbol the frame at which it ends; empty where nobody was asked yet, one 0 where it cannot be told. ``key`` names the text,
-    ``samples`` the length of the sound it was read from.
+    ``samples`` the length of the sound it was read from. ``take`` k was read from k quarters of a frame on: half a
+    frame later two codes in three are others, so that a sound is many sentences to learn from.
     """
 
     line: int
@@ -39,6 +41,7 @@ class Spoken:
     key: str = ""
     samples: int = 0
     ends: list[int] = field(default_factory=list)
+    take: int = 0
 
     @property
     def timed(self) -> bool:
@@ -48,7 +51,7 @@ class Spoken:
 class Clock(Protocol):
     """Tells when symbols are said (``timing.Timer``)."""
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False) -> list[int]: ...
+    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]: ...
 
 
 def read_corpus(
@@ -60,58 +63,63 @@ def read_corpus(
     say: Callable[[str], None],
     clock: Clock | None = None,
     espeak: range = range(0),
+    takes: int = 1,
 ) -> list[Spoken]:
     """All lines that are in ``kept`` or have a sound, by line. What is not in ``kept`` yet, or has changed, is read and put there.
 
     ``about`` names the alphabet; a file of another one is a UsageError. ``clock`` times what has no timing; ``espeak`` are lines it times by that.
+    A sound is read in so many ``takes``.
     """
     try:
         lines = texts.read_text("utf-8").split("\n")
     except OSError as error:
         raise UsageError(f"{texts} cannot be read ({error.strerror}): give the file of sentences, one a line.") from error
     about = {**about, "symbols": list(SYMBOLS)}
-    known = {one.line: one for one in load(kept, about)} if kept.is_file() else {}
+    known = {(one.line, one.take): one for one in load(kept, about)} if kept.is_file() else {}
     places = {int(line): i for i, line in enumerate(sounds.lines)} if sounds is not None else {}
     sizes = np.diff(sounds.bounds) if sounds is not None else np.zeros(0, int)
     front = FrontEnd(MOST)
+    wanted = known.keys() | {(line, take) for line in places for take in range(takes)}
     fresh = 0
-    for line in sorted(known.keys() | places.keys()):
+    for line, take in sorted(wanted):
         said = lines[line] if line < len(lines) else ""
         key = hashlib.sha256(f"{line} {said}".encode()).hexdigest()[:16]
-        one, place = known.pop(line, None), places.get(line)
+        one, place, cut = known.pop((line, take), None), places.get(line), take * codec.hop // TAKES
         found = one if one is not None and one.key == key and (place is None or one.samples == sizes[place]) else None
         if found is None and sounds is not None and place is not None:
-            found = _read(line, said, key, sounds.sound(place), codec, front)
+            symbols, codes = _read(said, sounds.sound(place)[cut:], codec, front)
+            found = Spoken(line, symbols, codes, key, int(sizes[place]), take=take)
         if found is not None and clock is not None and found.symbols and not found.ends:
             named, rate = [SYMBOLS[i] for i in found.symbols], codec.sample_rate / codec.hop
-            found = replace(found, ends=clock.ends(said, named, len(found.codes), rate, line in espeak) or [0])
+            found = replace(found, ends=clock.ends(said, named, len(found.codes), rate, line in espeak, cut / codec.sample_rate) or [0])
         if found is not None:
-            known[line] = found
+            known[line, take] = found
         if found is not one:
             fresh += 1
             if fresh % 500 == 0:
-                say(f"{fresh} lines read, of at most {len(known.keys() | places.keys())}")
+                say(f"{fresh} lines read, of at most {len(wanted)}")
                 save(kept, about, list(known.values()))
     if fresh:
         save(kept, about, list(known.values()))
-    return sorted((one for one in known.values() if one.symbols), key=lambda one: one.line)
+    return sorted((one for one in known.values() if one.symbols), key=lambda one: (one.line, one.take))
 
 
-def _read(line: int, said: str, key: str, sound: np.ndarray, codec: NeuralCodec, front: FrontEnd) -> Spoken:
+def _read(said: str, sound: np.ndarray, codec: NeuralCodec, front: FrontEnd) -> tuple[list[int], list[int]]:
+    """Symbols and codes, none where the text is not said in one go."""
     try:
         segments = front.segments(said)
     except AudioError:
         segments = []
     if len(segments) != 1:
-        return Spoken(line, [], [], key, len(sound))
-    return Spoken(line, [SYMBOLS.index(symbol) for symbol in segments[0].symbols], codec.encode(sound)[:, 0].tolist(), key, len(sound))
+        return [], []
+    return [SYMBOLS.index(symbol) for symbol in segments[0].symbols], codec.encode(sound)[:, 0].tolist()
 
 
 def save(path: Path, about: Mapping[str, Any], corpus: list[Spoken]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    corpus = sorted(corpus, key=lambda one: one.line)
+    corpus = sorted(corpus, key=lambda one: (one.line, one.take))
     arrays: dict[str, Any] = {"about": json.dumps(dict(about), sort_keys=True), "keys": [one.key for one in corpus]}
-    arrays |= {name: np.array([getattr(one, field) for one in corpus]) for name, field in (("lines", "line"), ("samples", "samples"))}
+    arrays |= {name: np.array([getattr(one, field) for one in corpus]) for name, field in (("lines", "line"), ("samples", "samples"), ("takes", "take"))}
     for name in LISTS:
         found = [np.array(getattr(one, name), np.uint16) for one in corpus]
         if name == "ends":
@@ -128,8 +136,9 @@ def load(path: Path, about: Mapping[str, Any]) -> list[Spoken]:
             told = json.loads(str(arrays["about"]))
             lists = [[part.tolist() for part in np.split(arrays[name], np.cumsum(arrays[f"{name}_sizes"])[:-1])] for name in LISTS]
             lists[-1] = [np.cumsum(part, dtype=int).tolist() for part in lists[-1]]
-            rows = zip(arrays["lines"].tolist(), *lists, arrays["keys"].tolist(), arrays["samples"].tolist(), strict=True)
-            corpus = [Spoken(line, symbols, codes, key, samples, ends) for line, symbols, codes, ends, key, samples in rows]
+            takes = arrays["takes"].tolist() if "takes" in arrays else [0] * len(arrays["lines"])
+            rows = zip(arrays["lines"].tolist(), *lists, arrays["keys"].tolist(), arrays["samples"].tolist(), takes, strict=True)
+            corpus = [Spoken(line, symbols, codes, key, samples, ends, take) for line, symbols, codes, ends, key, samples, take in rows]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read ({error!s:.80}): remove it, and it is made again from the sounds.") from error
     if told != json.loads(json.dumps(dict(about))):

@@ -36,16 +36,17 @@ class Timer:
         if espeak and shutil.which("espeak-ng") is None:
             raise UsageError("The program espeak-ng is not installed: apt-get install espeak-ng, or brew install espeak-ng.")
         self._teacher: Kokoro | None = None
+        self._asked: tuple[str, np.ndarray | None] = ("", None)  # the takes of a line come one after another
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False) -> list[int]:
+    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]:
         """For each symbol the frame at which it ends, of a line's sound of so many frames, ``rate`` a second; none where it cannot be told.
 
-        ``espeak``: the sound was made from espeak-ng's phonemes of the text, not from these symbols.
+        ``espeak``: the sound was made from espeak-ng's phonemes of the text, not from these symbols. ``cut``: seconds its beginning lacks.
         """
         starts = self._espeak(text, symbols, frames / rate) if espeak else self._told(symbols, frames / rate)
         if starts is None:
             return []
-        found = np.clip(np.round((starts - ONSET - EARLY + EDGE) * rate), 0, frames).astype(int)
+        found = np.clip(np.round((starts - ONSET - EARLY + EDGE - cut) * rate), 0, frames).astype(int)
         return [*found[1:].tolist(), frames]
 
     def _told(self, symbols: Sequence[str], seconds: float) -> np.ndarray | None:
@@ -70,7 +71,9 @@ class Timer:
     def _starts(self, said: str, seconds: float) -> np.ndarray | None:
         """When each character starts; None where these cannot be the characters of a sound of this length."""
         teacher = self._teacher = self._teacher or Kokoro(DURATIONS)
-        durations = teacher.asked(said)
+        if said != self._asked[0]:
+            self._asked = said, teacher.asked(said)
+        durations = self._asked[1]
         if durations is None:
             return None
         kept = [char in teacher.ids for char in said]

@@ -32,7 +32,7 @@ from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.guide import Guide, places
 from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import WATCHED, open_sounds
-from mlxspec.recipes.spoken import Spoken, read_corpus
+from mlxspec.recipes.spoken import TAKES, Spoken, read_corpus
 from mlxspec.recipes.timing import Timer
 from mlxspec.sampling import number
 from mlxspec.voices import VoiceFiles, as_words, write_voice
@@ -53,7 +53,7 @@ class VoiceTask:
         self.network, self.layout, self.team = network, layout, team
         self.batch, self.seed, self.masked = more.get("batch", 16), more.get("seed", 0), more.get("masked", 0.3)
         self.state: dict[str, mx.array] = {}
-        self.watched = [one for one in corpus if one.line % WATCHED == WATCHED - 1][:WATCH]
+        self.watched = [one for one in corpus if one.line % WATCHED == WATCHED - 1 and not one.take][:WATCH]
         self.corpus = [one for one in corpus if one.line % WATCHED != WATCHED - 1]
         if not self.watched or not self.corpus:
             raise UsageError(f"The corpus has {len(corpus)} lines: it takes at least {WATCHED}.")
@@ -120,7 +120,7 @@ class VoiceTask:
         write_voice(folder, replace(self.voice, card=dict(record)))
         card = json.loads((self.codec / "config.json").read_text("utf-8")).get("trained", {})
         save_codec(folder / "codec", load_codec(self.codec), {"trained": card}, mx.float16)
-        prompts = (json.dumps({"prompt": as_words(self.layout, named(one))}, ensure_ascii=False) for one in self.corpus)
+        prompts = (json.dumps({"prompt": as_words(self.layout, named(one))}, ensure_ascii=False) for one in self.corpus if not one.take)
         (work_folder(folder) / "prompts.jsonl").write_text("\n".join(prompts) + "\n", "utf-8")
 
     def _length(self, i: int) -> int:
@@ -178,6 +178,7 @@ def parser() -> argparse.ArgumentParser:
     shape = (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("phases", PHASES))
     for name, default in (*shape, ("batch", 16), ("seed", 0), ("processes", 2)):
         result.add_argument(f"--{name}", type=int, default=default)
+    result.add_argument("--takes", type=int, default=4, choices=range(1, TAKES + 1), help="how often a sound is read, a quarter of a frame apart")
     result.add_argument("--rate", type=float, default=1.2e-3)
     result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
     result.add_argument("--masked", type=float, default=0.3, help="share of the codes a sentence reads that are masked, at most")
@@ -246,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with team.leader_first():
             sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say) if given.sounds else None
             clock = Timer(len(espeak) > 0) if given.phases else None
-            found = read_corpus(given.texts, sounds, codec, kept, {"codec": name}, say, clock, espeak)
+            found = read_corpus(given.texts, sounds, codec, kept, {"codec": name}, say, clock, espeak, given.takes)
         timed = [one for one in found if one.timed or not given.phases]
         corpus = [one for one in timed if size(one, layout) + 2 <= POSITIONS]
         mx.random.seed(given.seed)
