@@ -170,23 +170,28 @@ def speak_lines(part: int, parts: int, name: str, texts: Path, out: Path, first:
             print(f"line {line} of {len(lines)}: {made} made by process {part}", file=sys.stderr, flush=True)
 
 
+def line_range(text: str) -> range:
+    """FIRST:LAST, either left out for an end of the file."""
+    first, _, last = text.partition(":")
+    return range(int(first or 0), int(last) if last else sys.maxsize)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m mlxspec.recipes.corpus", description="Let the teacher say each line of a file.")
     parser.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
     parser.add_argument("--out", type=Path, required=True, help="folder of NNNNN.ogg; what is there stays")
-    parser.add_argument("--lines", default="0:", help="FIRST:LAST, from 0, LAST not among them (default: all)")
+    parser.add_argument("--lines", type=line_range, default=range(sys.maxsize), metavar="FIRST:LAST", help="from 0, LAST not among them (default: all)")
     parser.add_argument("--teacher", choices=tuple(TEACHERS), default="kokoro")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(argv)
-    first, _, last = given.lines.partition(":")
     try:
         if not given.texts.is_file():
             raise UsageError(f"There is no file {given.texts}: give sentences, one a line.")
         given.out.mkdir(parents=True, exist_ok=True)
         FrontEnd()
         TEACHERS[given.teacher]()  # what is missing is said once
-        share = (given.processes, given.teacher, given.texts, given.out, int(first or 0), int(last) if last else sys.maxsize)
+        share = (given.processes, given.teacher, given.texts, given.out, given.lines.start, given.lines.stop)
         context = multiprocessing.get_context("spawn")
         team = [context.Process(target=speak_lines, args=(part, *share)) for part in range(given.processes)]
         for process in team:

@@ -28,6 +28,7 @@ from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
 from mlxspec.recipes.cheap_exp import in_llama, logsumexp
+from mlxspec.recipes.corpus import line_range
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.guide import Guide, places
 from mlxspec.recipes.phased import phase_in, stock
@@ -182,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--rate", type=float, default=1.2e-3)
     result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
     result.add_argument("--masked", type=float, default=0.3, help="share of the codes a sentence reads that are masked, at most")
-    result.add_argument("--espeak", default="0:0", help="FIRST:LAST, lines whose sound was made from espeak-ng's phonemes, LAST not among them")
+    result.add_argument("--espeak", type=line_range, default=range(0), metavar="FIRST:LAST", help="lines whose sound was made from espeak-ng's phonemes, LAST not among them")
     result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
     result.add_argument("--top-p", type=float, default=0.95)
     return result
@@ -238,16 +239,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(team: Team, say: Callable[[str], None]) -> None:
         codec, folder = NeuralCodec.load(given.codec), work_folder(given.out)
         layout = Layout.of(SYMBOLS, codec.codes[0], given.phases)
-        first, _, last = given.espeak.partition(":")
-        espeak = range(int(first), int(last))
         name = alphabet(codec)
         kept = given.spoken or folder / f"spoken-{name}.npz"
         if given.sounds is None and not kept.is_file():
             raise UsageError(f"There is nothing to learn from: give --sounds{f' (there is no {kept})' if given.spoken else ', or --spoken'}.")
         with team.leader_first():
             sounds = open_sounds(given.sounds, folder / f"sounds-{codec.sample_rate}", codec.sample_rate, say) if given.sounds else None
-            clock = Timer(len(espeak) > 0) if given.phases else None
-            found = read_corpus(given.texts, sounds, codec, kept, {"codec": name}, say, clock, espeak, given.takes)
+            clock = Timer(len(given.espeak) > 0) if given.phases else None
+            found = read_corpus(given.texts, sounds, codec, kept, {"codec": name}, say, clock, given.espeak, given.takes)
         timed = [one for one in found if one.timed or not given.phases]
         corpus = [one for one in timed if size(one, layout) + 2 <= POSITIONS]
         mx.random.seed(given.seed)
