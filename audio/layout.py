@@ -103,6 +103,11 @@ class Layout:
         """How many codes each slot has: the codec's alphabet."""
         return tuple(span.count for span in self.slots)
 
+    @property
+    def sounds(self) -> list[int]:
+        """The ids of all codes."""
+        return [i for span in self.slots for i in span.ids]
+
     def token(self, slot: int, code: int) -> int:
         """The id of a code."""
         return self.slots[slot].first + code
@@ -139,7 +144,7 @@ class Layout:
 
     def silent(self) -> list[int]:
         """The ids that have no place in speech: all but audio codes, names and the end. Barring them leaves drafter and target the same choice."""
-        spoken = {self.end, *self.names, *(i for span in self.slots for i in span.ids)}
+        spoken = {self.end, *self.names, *self.sounds}
         return [i for i in range(self.vocab_size) if i not in spoken]
 
     # ---- Its form in a file ----------------------------------------------------------------------------------------------------------

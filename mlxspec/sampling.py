@@ -8,7 +8,7 @@ Penalties and warps are mlx-lm's own functions, in its order: bias and penalty, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
@@ -16,7 +16,22 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logi
 from mlxspec.proposal import Proposal
 
 Seen = Sequence[int | mx.array]  # tokens, the last of them perhaps not yet evaluated
-Rule = Callable[[Seen, Seen, mx.array], mx.array]  # tokens so far, those drafted below them, logits (rows, vocab) -> logits
+
+
+class Rule(Protocol):
+    """What may be said next, by all that was said."""
+
+    def __call__(self, history: Seen, ancestors: Seen, logits: mx.array) -> tuple[mx.array, mx.array]:
+        """``ancestors``: tokens drafted below the history, each one token, or one a row. Logits (rows, vocab) -> those of the tokens that may be
+        said, (rows, n), and which these are, (n,) or (rows, n).
+        """
+        ...
+
+    def over(self, ids: Sequence[int]) -> "Rule":
+        """The same rule for logits (rows, ids) of some tokens alone."""
+        ...
+
+
 PURPOSES = ("target", "draft", "accept", "residual", "label")
 _MASK = (1 << 64) - 1
 
@@ -53,7 +68,7 @@ class Sampler:
         rule: Rule | None = None,
         seed: int = 0,
     ) -> None:
-        """``rule`` is asked first: what may be said next, by all that was said."""
+        """``rule`` says what may be said next by all that was said; it is asked after penalties and before warps."""
         self.vocab_size = vocab_size
         self.temperature = temperature
         self.seed = seed
@@ -79,14 +94,25 @@ class Sampler:
         """The draw that follows ``history`` (prompt, answer and pending token): its position is ``len(history)``."""
         return Context(self, history, **shape)
 
-    def scores(self, logits: mx.array, tokens: Sequence[int | mx.array]) -> mx.array:
-        """Processed log-probabilities, up to a constant, temperature included: (rows, vocab) -> (rows, vocab) float32; -inf where masked."""
+    def scores(self, logits: mx.array, tokens: Seen) -> mx.array:
+        """Processed log-probabilities, up to a constant, temperature included: (rows, vocab) -> (rows, vocab) float32; -inf where masked.
+
+        The rule is left out: it is the context that knows all tokens so far.
+        """
+        return self.warped(self.biased(logits, tokens))
+
+    def biased(self, logits: mx.array, tokens: Seen) -> mx.array:
+        """Logits after bias and penalty, (rows, vocab) float32."""
         x = logits[..., : self.vocab_size].astype(mx.float32)
         if self.processors:
             x = mx.array(x)  # the processors write into their argument
             seen = _concatenate(tokens[-self.window :]) if self.penalised else mx.array([], mx.uint32)
             for process in self.processors:
                 x = process(seen, x)
+        return x
+
+    def warped(self, x: mx.array) -> mx.array:
+        """Logits (rows, n) after warps and temperature."""
         for warp in self.warps:
             x = warp(x)
         return x * (1 / self.temperature) if self.temperature > 0 else x
@@ -122,7 +148,7 @@ class Context:
     def __init__(
         self,
         sampler: Sampler,
-        history: Sequence[int | mx.array],
+        history: Seen,
         *,
         coupled: bool = True,
         width: int | None = None,
@@ -136,26 +162,33 @@ class Context:
         self.rows = rows
         self._first: mx.array | None = None
 
-    def scores(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
+    def scores(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
         """Scores of one row, (vocab,), its ancestors (tokens below the pending one) appended to the history that penalties see."""
-        rows = logits[None]
-        if self.sampler.rule is not None:
-            rows = self.sampler.rule(self.history, ancestors, rows)
-        tokens = [*self.history[-self.sampler.window :], *ancestors] if self.sampler.window else [*self.history, *ancestors]
-        return self.sampler.scores(rows, tokens)[0]
+        x = self.biased(logits, ancestors)
+        if self.sampler.rule is None:
+            return self.sampler.warped(x)[0]
+        allowed, ids = self.sampler.rule(self.history, ancestors, x)
+        scores = mx.full(x.shape[1:], -mx.inf)
+        scores[ids.reshape(-1)] = self.sampler.warped(allowed)[0]
+        return scores
 
-    def probs(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
+    def biased(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
+        """One row's logits (vocab,) after bias and penalty, (1, vocab)."""
+        tokens = [*self.history[-self.sampler.window :], *ancestors] if self.sampler.window else [*self.history, *ancestors]
+        return self.sampler.biased(logits[None], tokens)
+
+    def probs(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
         """Probabilities of one row, (vocab,) float32; at temperature 0 all on the likeliest token."""
         scores = self.scores(logits, ancestors)
         if self.sampler.temperature == 0:
             return (mx.arange(scores.size) == mx.argmax(scores)).astype(mx.float32)
         return mx.softmax(scores, precise=True)
 
-    def perturbed(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
+    def perturbed(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
         """Scores plus the target's noise, (vocab,): the target says their argmax, a coupled drafter offers their top."""
         return self.sampler.perturb(self.scores(logits, ancestors), self.position + len(ancestors))
 
-    def draw(self, logits: mx.array, ancestors: Sequence[int | mx.array] = ()) -> mx.array:
+    def draw(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
         """What the target says after one row of its logits: a token, not yet evaluated."""
         return mx.argmax(self.perturbed(logits, ancestors))
 
@@ -213,7 +246,7 @@ def _normalise(x: mx.array) -> mx.array:
     return x - mx.logsumexp(x, axis=-1, keepdims=True)
 
 
-def _concatenate(tokens: Sequence[int | mx.array]) -> mx.array:
+def _concatenate(tokens: Seen) -> mx.array:
     """Token ids, some of them not yet evaluated, as one vector."""
     if all(isinstance(token, int) for token in tokens):
         return mx.array(list(tokens), mx.uint32)

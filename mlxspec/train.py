@@ -9,14 +9,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlxspec import __version__, learned
+from mlxspec import __version__, learned, voices
 from mlxspec.choose import tokens_digest
 from mlxspec.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, read_records
 from mlxspec.errors import DrafterError, UsageError
@@ -94,6 +94,8 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
         what = "a run that was broken off: --resume goes on with it" if (options.out / CHECKPOINT).is_file() else "files already"
         raise UsageError(f"{options.out} holds {what}, --force overwrites it, or give another --out.")
     lines_checked(options)
+    if options.model in voices.names():
+        options = replace(options, model=str(voices.find_voice(options.model).folder))
     loaded = load_model(Options(model=options.model, offline=options.offline, yes=options.yes, force=options.force), say)
     text, seconds = written(options, loaded, say)
     if resumed is not None and resumed[3]["text"] != text.digest:
@@ -217,7 +219,13 @@ def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText) -> Any:
         small = SmallShape(options.hidden_size, options.layers or 4, soft=soft)
         return SmallTask(head, loaded.tokenizer, text, small, options.seed, options.start)
     shape = ReDrafterShape(options.exit_dim or table.shape[1], options.draft_vocab, options.layers or 2, steps=options.draft_steps, soft=soft)
-    return ReDrafterTask(table, head, text, shape, options.seed, options.start)
+    return ReDrafterTask(table, head, text, shape, options.seed, options.start, alike(options.model))
+
+
+def alike(model: str) -> list[int]:
+    """Tokens that a drafter need not tell apart: the names of a voice's symbols, among which the text chooses."""
+    folder = Path(model).expanduser()
+    return sorted(voices.read_voice(folder).layout.names) if (folder / voices.VOICE).is_file() else []
 
 
 def check_start(folder: Path, loaded: Loaded) -> None:

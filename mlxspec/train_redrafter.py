@@ -42,16 +42,30 @@ class ReDrafterTask:
 
     kind = "redrafter"
 
-    def __init__(self, table: np.ndarray, head: np.ndarray, text: TrainingText, shape: ReDrafterShape, seed: int, start: Path | None = None) -> None:
-        """``table`` (vocab, width) are the target's embeddings, ``head`` (vocab, width) its output projection."""
+    def __init__(
+        self,
+        table: np.ndarray,
+        head: np.ndarray,
+        text: TrainingText,
+        shape: ReDrafterShape,
+        seed: int,
+        start: Path | None = None,
+        alike: Sequence[int] = (),
+    ) -> None:
+        """``table`` (vocab, width) are the target's embeddings, ``head`` (vocab, width) its output projection.
+
+        ``alike``: tokens that need not be told apart, since a rule of the sampler chooses among them. They are drafted as the first of them.
+        """
         self.table, self.text, self.shape, self.seed = table, text, shape, seed
         vocab, width = table.shape
         if start is None:
             mx.random.seed(seed)
             ids = text.draft_vocabulary(min(shape.draft_vocab, vocab), vocab)
+            ids = np.union1d(ids[~np.isin(ids, list(alike))], list(alike[:1])).astype(np.int32)
             args = ReDrafterArgs(width, vocab, shape.exit_dim, shape.layers, shape.rnn, len(ids))
             self.network = ReDrafter(args, ids.tolist())
-            begin_by_regression(self.network, head[ids], table, text, shape.steps, seed)
+            rows = [head[list(alike)].mean(axis=0) if i in alike[:1] else head[i] for i in ids]
+            begin_by_regression(self.network, np.stack(rows), table, text, shape.steps, seed)
         else:
             self.network = self._loaded(start, vocab, width)
             known = self.network.d2t
@@ -60,6 +74,7 @@ class ReDrafterTask:
         self.table_bytes = table.nbytes + (head.nbytes if head is not table else 0)
         self.place = np.full(vocab, -1, np.int32)  # of a target token in the draft vocabulary
         self.place[ids] = np.arange(len(ids))
+        self.place[list(alike)] = self.place[alike[0]] if len(alike) else 0
         self.network.set_dtype(mx.float32)
         self.places = np.concatenate([one.rows[:-1] for one in text.training_answers() if one.length > 1])
 

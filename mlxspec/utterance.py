@@ -8,10 +8,12 @@ or drafted. No symbol is passed over or named twice.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import mlx.core as mx
+import numpy as np
 
 from mlxspec.accept import Policy
 from mlxspec.decode import Limits, decode
@@ -79,6 +81,7 @@ class Speaking:
     limits: Limits
     end: int
     names: frozenset[int]  # tokens that name symbols
+    codes: Sequence[int]  # tokens that are sound
     tokens_per_frame: int
     certain: int  # repeated tokens that leave no doubt
 
@@ -98,7 +101,7 @@ def utterance(
         watch = Repeats(speaking.certain)
         for token in out:
             watch.see(token)
-        rule = Naming(text, speaking.names, speaking.end, speaking.target.vocab_size, len(prompt)) if text else None
+        rule = Naming(text, speaking.names, speaking.end, speaking.codes, len(prompt)) if text else None
         sampler = speaking.sampler(mix(seed, attempt) if attempt else seed, rule)
         limits = replace(speaking.limits, max_tokens=max(budget - len(out), 0))
         ended = "length"
@@ -139,34 +142,48 @@ def utterance(
 
 
 class Naming:
-    """The rule by which a model's speech names the symbols of a text: with the chance of all names and the end together comes the one that is due.
+    """The rule by which a model's speech names the symbols of a text: codes keep their chance, and with that of all names and of the end together comes
+    the one that is due.
 
     It is worked out without waiting for tokens that are still to be evaluated.
     """
 
-    def __init__(self, text: Sequence[int], names: frozenset[int], end: int, vocab_size: int, begin: int) -> None:
+    def __init__(self, text: Sequence[int], names: frozenset[int], end: int, codes: Sequence[int], begin: int) -> None:
         """``text``: what is to be named, in order; ``begin``: the place of speech's first token."""
-        self.choices = mx.array(sorted({*names, end}))
-        self.ids = mx.arange(vocab_size)
-        self.chosen = mx.zeros(vocab_size, mx.bool_)
-        self.chosen[self.choices] = True
-        self.due = mx.array([*text, end])
-        mx.eval(self.choices, self.ids, self.chosen, self.due)  # other threads draft with it
         self.names, self.begin = names, begin
+        self.codes = np.array(codes)
+        self.turns = np.array([*names, end])  # names and the end
+        self.naming = mx.zeros(1 + max(*names, end, *codes), mx.bool_)
+        self.naming[mx.array(self.turns)] = True
+        self.due = mx.array([*text, end])
         self.named = [0]  # how many of the first tokens of speech are names
+        self._read(self.codes, self.turns)
 
-    def __call__(self, history: Seen, ancestors: Seen, logits: mx.array) -> mx.array:
-        """Logits (rows, vocab) after ``history`` and ``ancestors`` -> (rows, vocab) float32."""
+    def _read(self, codes: np.ndarray, turns: np.ndarray) -> None:
+        """``codes`` and ``turns``: the columns where logits have them."""
+        self.of_codes, self.of_turns, self.ids = mx.array(codes), mx.array(turns), mx.array(self.codes)
+        mx.eval(self.of_codes, self.of_turns, self.ids, self.naming, self.due)  # other threads draft with it
+
+    def over(self, ids: Sequence[int]) -> "Naming":
+        """Of a drafter's tokens one may stand for all names. Counting goes on for both."""
+        other, tokens = copy(self), np.array(ids)
+        at = np.flatnonzero(np.isin(tokens, self.codes))
+        other.codes = tokens[at]
+        other._read(at, np.flatnonzero(np.isin(tokens, self.turns)))
+        return other
+
+    def __call__(self, history: Seen, ancestors: Seen, logits: mx.array) -> tuple[mx.array, mx.array]:
+        """Logits (rows, vocab) after ``history`` and ``ancestors`` -> (rows, codes + 1), the last column that of what is due, and the ids."""
         while len(self.named) <= len(history) - self.begin and isinstance(token := history[self.begin + len(self.named) - 1], int):
             self.named.append(self.named[-1] + (token in self.names))
         known = min(len(history) - self.begin, len(self.named) - 1)
         place: int | mx.array = self.named[known]
         for token in (*history[self.begin + known :], *ancestors):
-            place = place + (token in self.names if isinstance(token, int) else self.chosen[token])
-        x = logits[..., : self.ids.size].astype(mx.float32)
-        total = mx.logsumexp(x[..., self.choices], axis=-1, keepdims=True)
-        due = self.due[mx.minimum(place, self.due.size - 1)]  # one after the end is never heard
-        return mx.where(self.ids == due, total, mx.where(self.chosen, -mx.inf, x))
+            place = place + (token in self.names if isinstance(token, int) else self.naming[token])
+        due = self.due[mx.minimum(place, self.due.size - 1)]  # () or (rows,); what comes after the end is never heard
+        total = mx.logsumexp(logits[:, self.of_turns], axis=-1, keepdims=True)
+        ids = mx.concatenate([mx.broadcast_to(self.ids, (*due.shape, self.ids.size)), due[..., None]], axis=-1)
+        return mx.concatenate([logits[:, self.of_codes], total], axis=-1), ids
 
 
 def _piece(watch: Repeats, out: list[int], until: int, tokens_per_frame: int, step: Step | None) -> Piece:

@@ -244,18 +244,18 @@ def test_a_rounds_own_draws_differ_from_another_rounds_at_the_same_position() ->
 def lazy_round(proposal: Proposal, logits: mx.array, policy: Any, monkeypatch: pytest.MonkeyPatch, **setting: Any) -> tuple[int, int, int]:
     """Accepted rows, rows that were processed, and calls of top-p."""
     rows, nuclei = [0], [0]
-    scores, top_p = Sampler.scores, sample_utils.apply_top_p
+    biased, top_p = Sampler.biased, sample_utils.apply_top_p
 
-    def counted_scores(self: Sampler, x: mx.array, tokens: Any) -> mx.array:
+    def counted_rows(self: Sampler, x: mx.array, tokens: Any) -> mx.array:
         rows[0] += x.shape[0]
-        return scores(self, x, tokens)
+        return biased(self, x, tokens)
 
     def counted_top_p(x: mx.array, p: float) -> mx.array:
         nuclei[0] += x.shape[0]
         return top_p(x, p)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Sampler, "scores", counted_scores)
+        patch.setattr(Sampler, "biased", counted_rows)
         patch.setattr(sampling, "apply_top_p", counted_top_p)
         verdict = policy(proposal, logits, Sampler(VOCAB, seed=2, **setting).at(HISTORY))
     return len(verdict.path), rows[0], nuclei[0]
@@ -276,13 +276,13 @@ def test_a_round_processes_only_the_rows_it_visits(monkeypatch: pytest.MonkeyPat
 
 def test_the_first_draw_of_a_round_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     draws: list[int] = []
-    scores = Sampler.scores
+    biased = Sampler.biased
 
     def counted(self: Sampler, x: mx.array, tokens: Any) -> mx.array:
         draws.append(x.shape[0])
-        return scores(self, x, tokens)
+        return biased(self, x, tokens)
 
-    monkeypatch.setattr(Sampler, "scores", counted)
+    monkeypatch.setattr(Sampler, "biased", counted)
     context = Sampler(VOCAB, temperature=1.0).at(HISTORY)
     logits = some_logits(9)[None]
     first = context.first(logits).item()

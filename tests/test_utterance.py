@@ -15,7 +15,7 @@ CODE = 20
 
 
 def rule() -> Naming:
-    return Naming(TEXT, NAMES, END, VOCAB, len(PROMPT))
+    return Naming(TEXT, NAMES, END, range(12, END - 1), len(PROMPT))
 
 
 def probs(history: list[int | mx.array], ancestors: list[int | mx.array], logits: mx.array, naming: Naming) -> np.ndarray:
@@ -29,8 +29,9 @@ def test_the_chance_of_all_names_and_of_the_end_goes_to_what_is_due(said: list[i
     plain = np.exp(np.array(logits, np.float64))
     plain /= plain.sum()
     due = [*TEXT, END][sum(token in NAMES for token in said)]
-    expected = np.where([token in NAMES or token == END for token in range(VOCAB)], 0, plain)
+    expected = np.where([token in NAMES or token >= END - 1 for token in range(VOCAB)], 0, plain)
     expected[due] = plain[list(NAMES)].sum() + plain[END]
+    expected /= expected.sum()  # what is neither sound nor a name is never said
     lazy: list[int | mx.array] = [mx.array(token) + 0 for token in said]
     for known in range(len(said) + 1):
         naming = rule()
@@ -52,3 +53,16 @@ def test_rows_that_give_names_no_chance_stay_as_they_are() -> None:
     logits[CODE] = 1.0
     found = probs([*PROMPT, 4], [], logits, rule())
     assert found[CODE] == 1 and found.sum() == 1
+
+
+def test_a_drafters_columns_follow_the_same_rule() -> None:
+    """Three beams that differ in how much they have named, and columns that have one token for all names and lack some codes: each beam gets the name
+    that is due to it, with the chance of that column and the end's.
+    """
+    columns = [3, 13, 15, 16, 20, 21, END]
+    logits = mx.random.normal((3, len(columns)), key=mx.random.key(5))
+    said = [mx.array([20, 7, 7]), mx.array([21, 13, 4])]  # by beam; the history has named one symbol
+    found, ids = rule().over(columns)([*PROMPT, 4], said, logits)
+    assert ids.tolist() == [[13, 15, 16, 20, 21, due] for due in (TEXT[1], TEXT[2], TEXT[3])]
+    rows = np.array(logits)
+    assert np.allclose(found, np.column_stack([rows[:, 1:6], np.logaddexp(rows[:, 0], rows[:, 6])]), atol=1e-6)

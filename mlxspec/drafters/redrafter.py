@@ -6,7 +6,6 @@ beams follow what the target is about to say rather than what is likely. At temp
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import mlx.nn as nn
 from mlxspec.errors import DrafterError
 from mlxspec.models.redrafter import CheckpointError, ReDrafter, load
 from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context
+from mlxspec.sampling import Context, Rule
 
 Embed = Callable[[mx.array], mx.array]
 Step = tuple[mx.array, mx.array, mx.array]  # prefixes of one length, best first: the beam each grew from, its last token, its log-probability
@@ -99,10 +98,11 @@ class RecurrentDrafter:
         said: list[mx.array] = []  # tokens of the beams, (beams,) a step
         for step in range(limit):
             state = self.network.step(self.embed(tokens), state)
-            scores, columns = draws.scores(self.network.logits(self.hidden, state), said)  # (beams, n)
+            scores, ids = draws.scores(self.network.logits(self.hidden, state), said)  # (beams, n)
             chances = (scores + (value - mx.logsumexp(scores, axis=-1, keepdims=True))).reshape(-1)
             best = _top(chances, width)
-            beams, tokens, values = best // scores.shape[-1], self.vocabulary.tokens(best, columns, scores.shape[-1]), chances[best]
+            beams, values = best // scores.shape[-1], chances[best]
+            tokens = best % scores.shape[-1] if ids is None else ids[best % scores.shape[-1]] if ids.ndim == 1 else ids.reshape(-1)[best]
             steps.append((beams, tokens, values))
             mx.async_eval(steps[-1])
             if step + 1 == limit or (step >= self.lag and _chance(steps[step - self.lag], carried) < self.stop):
@@ -118,6 +118,7 @@ class Vocabulary:
 
     def __init__(self, network: ReDrafter, size: int) -> None:
         self.size = size
+        self._ruled: Any = (None, None)
         self.ids: mx.array | None = None  # None: the columns are the ids
         self.kept: mx.array | None = None  # None: the first ``size`` columns
         if network.d2t is not None or network.args.head_size < size:
@@ -136,55 +137,61 @@ class Vocabulary:
         """From the target's tokens to the columns."""
         return values if self.ids is None else values[..., self.ids]
 
-    def spread(self, row: mx.array) -> mx.array:
-        """From the columns to the target's tokens, -inf where a token cannot be drafted."""
+    def spread(self, rows: mx.array) -> mx.array:
+        """From the columns to the target's tokens, (..., size), -inf where a token cannot be drafted."""
         if self.ids is None:
-            return row
-        spread = mx.full((self.size,), -mx.inf)
-        spread[self.ids] = row
+            return rows
+        spread = mx.full((*rows.shape[:-1], self.size), -mx.inf)
+        spread[..., self.ids] = rows
         return spread
 
-    def tokens_of(self, columns: mx.array | None) -> mx.array | None:
-        """The target's ids of some columns (None: of all); None where all columns are the target's tokens in order."""
-        return self.ids if columns is None else columns if self.ids is None else self.ids[columns]
+    def ruled(self, rule: Rule) -> Rule:
+        """A rule for rows of these columns; kept, since it serves a whole decode."""
+        if self.ids is None:
+            return rule
+        if self._ruled[0] is not rule:
+            ids: Any = self.ids.tolist()
+            self._ruled = rule, rule.over(ids)
+        return self._ruled[1]
 
-    def tokens(self, places: mx.array, columns: mx.array | None, width: int) -> mx.array:
-        """The target's ids of places in flattened rows of ``width``, these being some ``columns`` of the logits (None: all)."""
-        column = places % width if columns is None else columns.reshape(-1)[places]
-        return column if self.ids is None else self.ids[column]
+    def tokens_of(self, columns: mx.array) -> mx.array:
+        """The target's ids of some columns."""
+        return columns if self.ids is None else self.ids[columns]
 
 
 class Draws:
     """One round's logits as the target's sampler would process them, with the noise it is going to draw with."""
 
     def __init__(self, context: Context, vocabulary: Vocabulary, coupled: bool, stray: float) -> None:
+        self.context = context
         self.sampler = sampler = context.sampler
-        self.position = context.position
         self.vocabulary = vocabulary
         self.noisy = coupled and sampler.temperature > 0
         self.scale = 1.0 if sampler.temperature > 0 and not coupled else (sampler.temperature or 1.0) / stray
-        bare = copy(sampler)
-        bare.warps, bare.temperature = [], 0.0
-        self.penalties = Context(bare, context.history)
 
     def scores(self, logits: mx.array, said: Sequence[mx.array]) -> tuple[mx.array, mx.array | None]:
-        """Logits (beams, draft vocabulary) after the tokens ``said`` by each beam -> scores (beams, n) of all columns, or of those returned."""
-        sampler, columns = self.sampler, None
+        """Logits (beams, draft vocabulary) after the tokens ``said`` by each beam -> scores (beams, n), and of which tokens: (n,) or (beams, n) ids.
+
+        None where the columns are the ids.
+        """
+        sampler, ids = self.sampler, self.vocabulary.ids
         x = self.vocabulary.cut(logits).astype(mx.float32)
-        if sampler.processors or sampler.rule is not None:  # they know the target's ids
-            rows = [self.penalties.scores(self.vocabulary.spread(row), [tokens[beam] for tokens in said]) for beam, row in enumerate(x)]
-            x = self.vocabulary.gather(mx.stack(rows))
-        if sampler.warps and x.shape[-1] > NUCLEUS:
+        if sampler.processors:  # they know the target's ids
+            rows = [self.context.biased(row, [tokens[beam] for tokens in said]) for beam, row in enumerate(self.vocabulary.spread(x))]
+            x = self.vocabulary.gather(mx.concatenate(rows))
+        if sampler.rule is not None:
+            x, ids = self.vocabulary.ruled(sampler.rule)(self.context.history, said, x)
+        elif sampler.warps and x.shape[-1] > NUCLEUS:
             columns = mx.argpartition(-x, NUCLEUS - 1, axis=-1)[:, :NUCLEUS]
-            x = mx.take_along_axis(x, columns, axis=-1)
+            x, ids = mx.take_along_axis(x, columns, axis=-1), self.vocabulary.tokens_of(columns)
         for warp in sampler.warps:
             with suppress(ValueError):  # mlx-lm's top-k of more tokens than there are here: it would mask none
                 x = warp(x)
         if sampler.temperature > 0:
             x = x * (1 / sampler.temperature)
         if self.noisy:
-            x = sampler.perturb(x, self.position + len(said), self.vocabulary.tokens_of(columns))
-        return x * self.scale, columns
+            x = sampler.perturb(x, self.context.position + len(said), ids)
+        return x * self.scale, ids
 
 
 def embedding_of(model: nn.Module) -> Embed:
