@@ -42,6 +42,35 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
     axes.set_title(one_line(f"{result['model']}, {result['machine']['chip']}, {result['machine']['dtype']}"), fontsize=9)
     if rows:
         figure.legend(loc="outside lower center", ncols=min(4, len(rows)), fontsize=8)
+    _save(figure, path)
+
+
+def write_frontier(result: dict[str, Any], path: Path) -> None:
+    """Draw compared speech: a point for each row that speaks, a line for each rule and drafter through its group sizes, what the codec costs below."""
+    spoken = [row for row in result["rows"] if row["tokens_per_round"] is not None]
+    judged = any(row["word_error"] is not None for row in spoken)
+    figure = _figure()(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[float, float, str]]] = {}
+    for row in spoken:
+        head, _, tail = row["name"].rpartition(":")
+        name, size = (head, tail) if tail.replace(".", "", 1).isdigit() else (row["name"], "")
+        lines.setdefault(name, []).append((row["tokens_per_round"], 100 * (row["word_error"] or 0) if judged else row["tokens_per_second"], size))
+    for name, points in lines.items():
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points], marker="o", label=short(name))
+        for x, y, size in points:
+            axes.annotate(size, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+    for row in result["rows"]:
+        if row["name"] in ("teacher", "codec") and row["word_error"] is not None:
+            axes.axhline(100 * row["word_error"], color="black", linewidth=0.8, linestyle=":" if row["name"] == "teacher" else "--", label=row["name"])
+    axes.set_xlabel("tokens a round")
+    axes.set_ylabel("word error, %" if judged else "tokens a second")
+    axes.set_title(one_line(f"{result['voice']}: {result['lines']} sentences, {result['seeds']} seeds; numbers are mean group sizes"), fontsize=9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, format=path.suffix.lower()[1:], dpi=150)
     except OSError as error:

@@ -1,7 +1,8 @@
 """Speech compared: the same sentences and seeds under several rules, drafters and group sizes, judged and timed. Knows voices, no command line.
 
 A row is ACCEPT[:DRAFTER[:GROUP_SIZE]], such as coupled:none, coupled:redrafter or mirror:redrafter:3; the first is what the others are compared with.
-``teacher`` is the corpus's own sound of a line, ``codec`` the same through the codec: what no speech model can beat.
+``teacher`` is the corpus's own sound of a line, ``codec`` the same through the codec: what no speech model can beat. swap[:GROUP_SIZE[:SOURCE]] is the
+paper's swap test, that sound with each token replaced by any of its group, and compared with ``codec`` where that is a row.
 """
 
 import statistics
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from mlxspec.audio.files import read_sound
+from mlxspec.audio.groups import swapped
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.judge import Judge
-from mlxspec.options import ACCEPT
+from mlxspec.options import ACCEPT, SpeechOptions
 from mlxspec.speech import Voice
 
 RESAMPLES = 2000
-REFERENCES = ("teacher", "codec")
+REFERENCES = ("teacher", "codec", "swap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,26 @@ class Row:
     accept: str = "coupled"
     drafter: str = "none"
     group_size: float | None = None
+    group_source: str | None = None
+
+    @property
+    def spoken(self) -> bool:
+        """Whether it is the voice that speaks, and not the corpus."""
+        return self.name.partition(":")[0] not in REFERENCES
 
     @classmethod
     def of(cls, text: str) -> "Row":
+        accept, _, rest = text.partition(":")
+        if accept == "swap":
+            size, _, source = rest.partition(":")
+            if size and not size.replace(".", "", 1).isdigit():
+                raise UsageError(f"The row {text} has {size!r} where a mean group size belongs: give swap[:GROUP_SIZE[:SOURCE]].")
+            return cls(text, group_size=float(size) if size else None, group_source=source or None)
         if text in REFERENCES:
             return cls(text)
-        accept, _, rest = text.partition(":")
         drafter, _, size = rest.rpartition(":") if rest.rpartition(":")[2].replace(".", "", 1).isdigit() else (rest, "", "")
         if accept not in ACCEPT:
-            raise UsageError(f"The row {text} begins with none of {', '.join(ACCEPT)}: give ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher or codec.")
+            raise UsageError(f"The row {text} begins with none of {', '.join(ACCEPT)}: give ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec or swap.")
         return cls(text, accept, drafter or "none", float(size) if size else None)
 
 
@@ -61,14 +74,14 @@ def compare(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run all rows interleaved, sentence by sentence, after a warm-up; returns figures by row."""
-    voices = {row.drafter: voice.with_drafter(row.drafter) for row in rows if row.name not in REFERENCES}
+    voices = {row.drafter: voice.with_drafter(row.drafter) for row in rows if row.spoken}
     for one in voices.values():
         one.speak(lines[0].text, seed=0, **options)
     runs: dict[str, list[dict[str, Any]]] = {row.name: [] for row in rows}
     for i, line in enumerate(lines):
         for seed in seeds:
             for row in rows:
-                if row.name in REFERENCES and seed != seeds[0]:
+                if not row.spoken and seed != seeds[0]:
                     continue
                 sound, figures = _sound(voice, voices, row, line, seed, options)
                 figures |= {"line": line.number, "seed": seed, "duration": len(sound) / voice.sample_rate}
@@ -79,17 +92,26 @@ def compare(
                     figures |= {"overall": found.overall, "p808": found.p808}
                 runs[row.name].append(figures)
         say(f"{i + 1} of {len(lines)} sentences")
-    first = next((row.name for row in rows if row.name not in REFERENCES), rows[0].name)
-    return {"compared_with": first, "rows": [{"name": row.name, **summary(runs[row.name], runs[first])} for row in rows], "runs": runs}
+    first = next((row.name for row in rows if row.spoken), rows[0].name)
+    with_codec = {row.name: "codec" for row in rows if row.name.partition(":")[0] == "swap" and "codec" in runs}
+    summaries = [{"name": row.name, **summary(runs[row.name], runs[with_codec.get(row.name, first)])} for row in rows]
+    return {"compared_with": first, "rows": summaries, "runs": runs}
 
 
 def _sound(voice: Voice, voices: dict[str, Voice], row: Row, line: Line, seed: int, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    if row.name in REFERENCES:
+    more: dict[str, Any] = {"group_size": row.group_size} if row.group_size is not None else {}
+    if not row.spoken:
         if line.sound is None or not line.sound.is_file():
             raise UsageError(f"The row {row.name} needs the sound of line {line.number}: give --sounds, the folder of the corpus.")
         sound = read_sound(line.sound, voice.sample_rate)
-        return (voice.codec.decode(voice.codec.encode(sound)) if row.name == "codec" else sound), {}
-    more = {"group_size": row.group_size} if row.group_size is not None else {}
+        if row.name == "teacher":
+            return sound, {}
+        frames = voice.codec.encode(sound)
+        if row.name == "codec":
+            return voice.codec.decode(frames), {}
+        labels = voice.labels(SpeechOptions(group_source=row.group_source, **more))
+        tokens, share = swapped(labels.groups, voice.layout.tokens(frames), seed)
+        return voice.codec.decode(voice.layout.frames(tokens)), {"share_swapped": share}
     try:
         speech = voices[row.drafter].speak(line.text, seed=seed, accept=row.accept, **more, **options)
     except MlxspecError as error:  # a voice that says nothing is a figure, too
@@ -113,7 +135,7 @@ def summary(runs: Sequence[dict[str, Any]], against: Sequence[dict[str, Any]]) -
         "word_error": _ratio(runs, "words", "of_words"),
         "letter_error": _ratio(runs, "letters", "of_letters"),
     }
-    for key in ("seconds_per_audio_second", "time_to_first_audio", "overall", "p808", "mean_group_size", "within_group_distance", "distance_bound"):
+    for key in ("seconds_per_audio_second", "time_to_first_audio", "overall", "p808", "mean_group_size", "within_group_distance", "distance_bound", "share_swapped"):
         values = [run[key] for run in runs if run.get(key) is not None]
         found[key] = statistics.fmean(values) if values else None
     found["duration_ratio"] = _paired(paired, lambda a, b: a["duration"] / b["duration"])

@@ -22,12 +22,13 @@ def parser() -> Parser:
     result.one("--speech", help="the voice's name or folder", metavar="VOICE")
     result.one("--texts", help="sentences, one a line", kind=Path, metavar="FILE")
     result.one("--lines", help="FIRST:LAST of them, from 0, LAST not among them (default: all)", metavar="A:B")
-    result.one("--rows", help=f"ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec; by commas (default: {ROWS})", metavar="ROWS")
+    result.one("--rows", help=f"ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec, swap[:GROUP_SIZE[:SOURCE]]; by commas (default: {ROWS})", metavar="ROWS")
     result.one("--seeds", help="seeds a sentence is said with (default: 3)", kind=whole("--seeds"), metavar="N")
-    result.one("--sounds", help="folder of NNNNN.ogg, for the rows teacher and codec", kind=Path, metavar="DIR")
+    result.one("--sounds", help="folder of NNNNN.ogg, for the rows teacher, codec and swap", kind=Path, metavar="DIR")
     result.one("--draft-tokens", help="tokens drafted ahead (default: 4)", kind=whole("--draft-tokens", 0), metavar="N")
     result.switch("--judge", help="word error and quality (default: yes)", negative=True)
     result.one("--out", help="keep every run's figures here, as JSON", kind=Path, metavar="FILE")
+    result.one("--plot", help="draw word error against tokens a round, as .png or .svg", kind=Path, metavar="FILE")
     result.switch("--json", help="print one JSON object")
     result.common()
     return result
@@ -43,12 +44,15 @@ def bench_speech(argv: list[str], terminal: Terminal) -> int:
         raise UsageError("bench --speech needs sentences: give --texts FILE, one a line.")
     terminal.quiet = given.get("quiet", False)
 
+    from mlxspec.bench_plot import check_plot, write_frontier
     from mlxspec.bench_speech import Row, best_mirror, compare
     from mlxspec.judge import Judge
     from mlxspec.speech import load_voice
 
     rows = [Row.of(text) for text in given.get("rows", ROWS).split(",") if text]
     lines = read_lines(given["texts"], given.get("lines", ""), given.get("sounds"))
+    if "plot" in given:
+        check_plot(given["plot"])
     judge = Judge() if given.get("judge", True) else None
     with terminal.stdout_guarded():
         voice = load_voice(given.get("speech"), drafter="none", say=terminal.notice)
@@ -60,11 +64,16 @@ def bench_speech(argv: list[str], terminal: Terminal) -> int:
         import json
 
         given["out"].write_text(json.dumps({**result, "runs": runs}, indent=1) + "\n", "utf-8")
+    if "plot" in given:
+        write_frontier(result, given["plot"])
     if given.get("json"):
         terminal.json(result)
         return 0
     for line in table([HEADS, *(cells(row) for row in result["rows"])]):
         terminal.print(line)
+    for row in result["rows"]:
+        if row["share_swapped"] is not None:
+            terminal.print(one_line(f"{row['name']}: {row['share_swapped']:.1%} of the tokens swapped"))
     if result["verdict"]:
         terminal.print(result["verdict"])
     return 0
@@ -72,6 +81,7 @@ def bench_speech(argv: list[str], terminal: Terminal) -> int:
 
 def read_lines(path: Path, span: str, sounds: Path | None) -> list[Any]:
     """The sentences asked for."""
+    from mlxspec.bench_plot import check_plot, write_frontier
     from mlxspec.bench_speech import Line
 
     try:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from mlxspec.bench_plot import write_frontier
 from mlxspec.bench_speech import Line, Row, best_mirror, compare, summary
 from mlxspec.cli import main
 from mlxspec.drafters.small import SmallDrafter
@@ -47,7 +48,10 @@ def test_rows_are_read_from_their_names() -> None:
     assert Row.of("mirror:redrafter:1.5") == Row("mirror:redrafter:1.5", "mirror", "redrafter", 1.5)
     assert Row.of("pcg:small:/a/b:3") == Row("pcg:small:/a/b:3", "pcg", "small:/a/b", 3.0)
     assert Row.of("coupled:small:/a/b") == Row("coupled:small:/a/b", "coupled", "small:/a/b", None)
-    assert Row.of("codec") == Row("codec")
+    assert Row.of("codec") == Row("codec") and not Row.of("codec").spoken
+    assert Row.of("swap:3:codebook") == Row("swap:3:codebook", group_size=3.0, group_source="codebook") and not Row.of("swap").spoken
+    with pytest.raises(UsageError, match="where a mean group size belongs"):
+        Row.of("swap:head")
     with pytest.raises(UsageError, match="begins with none of"):
         Row.of("apple:none")
 
@@ -92,11 +96,13 @@ def test_rows_say_the_same_sentences_with_the_same_seeds(home: Path) -> None:
 
     voice = markov_voice(drafter=SmallDrafter(MarkovModel(table())))
     lines = [Line(0, "First line of it all.", home / "00000.ogg"), Line(1, "Second line of it all.", home / "00000.ogg")]
-    rows = [Row.of(name) for name in ("coupled:none", "coupled:lookup", "codec")]
+    rows = [Row.of(name) for name in ("coupled:none", "coupled:lookup", "codec", "swap:4:codebook", "swap:1:codebook")]
     judge_: Any = judge
     found = compare(voice, rows, lines, (1, 2), judge_, {"draft_tokens": 3}, lambda _: None)
-    plain, lookup, codec = found["rows"]
+    plain, lookup, codec, swap, same = found["rows"]
     assert plain["sentences"] == lookup["sentences"] == 4 and codec["sentences"] == 2
+    assert swap["sentences"] == 2 and 0 < swap["share_swapped"] < 1 and swap["word_error_change"]["mean"] == 0  # as long as the codec's sound
+    assert same["share_swapped"] == 0  # groups of one
     assert plain["tokens_per_round"] == 1.0 and lookup["tokens_per_round"] >= 1.0
     assert lookup["word_error_change"]["mean"] == 0 and lookup["duration_ratio"]["mean"] == 1  # coupled: the very same sound
     assert [run["duration"] for run in found["runs"]["coupled:none"]] == [run["duration"] for run in found["runs"]["coupled:lookup"]]
@@ -130,10 +136,21 @@ def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["lines"] == 1
 
 
+@pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
+def test_the_frontier_is_drawn(name: str, home: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = {"codec": None, "coupled:small:/a/long/folder/name": 2.0, "mirror:small:/a/long/folder/name:1.5": 2.2, "mirror:small:/a/long/folder/name:3": 2.5}
+    figures = [{"name": row, "tokens_per_round": tokens, "word_error": 0.1, "tokens_per_second": 80.0} for row, tokens in rows.items()]
+    write_frontier({"rows": figures, "voice": "ada", "lines": 3, "seeds": 2}, home / name)
+    text = (home / name).read_bytes()
+    assert text[:4] in (b"\x89PNG", b"<?xm") and len(text) > 5000
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["--speech", "x"], "give --texts"),
+        (["--speech", "x", "--texts", "texts.txt", "--plot", "a.jpg"], "no format we draw"),
         (["--speech", "x", "--texts", "nowhere"], "cannot be read"),
         (["--speech", "x", "--texts", "texts.txt", "--lines", "a:b"], "makes no sense"),
         (["--speech", "x", "--texts", "texts.txt", "--lines", "2:3"], "no sentence"),
