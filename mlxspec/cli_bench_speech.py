@@ -25,13 +25,18 @@ def parser() -> Parser:
     result.one("--rows", help=f"ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec, swap[:GROUP_SIZE[:SOURCE]]; by commas (default: {ROWS})", metavar="ROWS")
     result.one("--seeds", help="seeds a sentence is said with (default: 3)", kind=whole("--seeds"), metavar="N")
     result.one("--sounds", help="folder of NNNNN.ogg, for the rows teacher, codec and swap", kind=Path, metavar="DIR")
-    result.one("--draft-tokens", help="tokens drafted ahead (default: 4)", kind=whole("--draft-tokens", 0), metavar="N")
+    result.one("--draft-tokens", help="tokens drafted ahead (default: auto, as speak does)", kind=draft_tokens, metavar="{N,auto}")
     result.switch("--judge", help="word error and quality (default: yes)", negative=True)
     result.one("--out", help="keep every run's figures here, as JSON", kind=Path, metavar="FILE")
     result.one("--plot", help="draw word error against tokens a round, as .png or .svg", kind=Path, metavar="FILE")
     result.switch("--json", help="print one JSON object")
     result.common()
     return result
+
+
+def draft_tokens(text: str) -> int | None:
+    """A number, or None for auto."""
+    return None if text == "auto" else whole("--draft-tokens", 0)(text)
 
 
 def bench_speech(argv: list[str], terminal: Terminal) -> int:
@@ -56,7 +61,7 @@ def bench_speech(argv: list[str], terminal: Terminal) -> int:
     judge = Judge() if given.get("judge", True) else None
     with terminal.stdout_guarded():
         voice = load_voice(given.get("speech"), drafter="none", say=terminal.notice)
-        options = {"draft_tokens": given.get("draft_tokens", 4)}
+        options = {"draft_tokens": given.get("draft_tokens")}
         result = compare(voice, rows, lines, range(given.get("seeds", 3)), judge, options, terminal.notice)
     runs = result.pop("runs")
     result |= {"voice": voice.files.name, "lines": len(lines), "seeds": given.get("seeds", 3), "verdict": best_mirror(result["rows"])}

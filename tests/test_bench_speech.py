@@ -151,6 +151,7 @@ def test_the_frontier_is_drawn(name: str, home: Path) -> None:
     [
         (["--speech", "x"], "give --texts"),
         (["--speech", "x", "--texts", "texts.txt", "--plot", "a.jpg"], "no format we draw"),
+        (["--speech", "x", "--texts", "texts.txt", "--draft-tokens", "many"], "give a whole number from 0"),
         (["--speech", "x", "--texts", "nowhere"], "cannot be read"),
         (["--speech", "x", "--texts", "texts.txt", "--lines", "a:b"], "makes no sense"),
         (["--speech", "x", "--texts", "texts.txt", "--lines", "2:3"], "no sentence"),
