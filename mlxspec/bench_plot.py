@@ -62,7 +62,9 @@ def write_frontier(result: dict[str, Any], path: Path) -> None:
             axes.annotate(size, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
     for row in result["rows"]:
         if row["name"] in ("teacher", "codec") and row["word_error"] is not None:
-            axes.axhline(100 * row["word_error"], color="black", linewidth=0.8, linestyle=":" if row["name"] == "teacher" else "--", label=row["name"])
+            axes.axhline(
+                100 * row["word_error"], color="black", linewidth=0.8, linestyle=":" if row["name"] == "teacher" else "--", label=row["name"]
+            )
     axes.set_xlabel("tokens a round")
     axes.set_ylabel("word error, %" if judged else "tokens a second")
     axes.set_title(one_line(f"{result['voice']}: {result['lines']} sentences, {result['seeds']} seeds; numbers are mean group sizes"), fontsize=9)

@@ -135,7 +135,16 @@ def summary(runs: Sequence[dict[str, Any]], against: Sequence[dict[str, Any]]) -
         "word_error": _ratio(runs, "words", "of_words"),
         "letter_error": _ratio(runs, "letters", "of_letters"),
     }
-    for key in ("seconds_per_audio_second", "time_to_first_audio", "overall", "p808", "mean_group_size", "within_group_distance", "distance_bound", "share_swapped"):
+    for key in (
+        "seconds_per_audio_second",
+        "time_to_first_audio",
+        "overall",
+        "p808",
+        "mean_group_size",
+        "within_group_distance",
+        "distance_bound",
+        "share_swapped",
+    ):
         values = [run[key] for run in runs if run.get(key) is not None]
         found[key] = statistics.fmean(values) if values else None
     found["duration_ratio"] = _paired(paired, lambda a, b: a["duration"] / b["duration"])

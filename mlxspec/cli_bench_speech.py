@@ -22,7 +22,9 @@ def parser() -> Parser:
     result.one("--speech", help="the voice's name or folder", metavar="VOICE")
     result.one("--texts", help="sentences, one a line", kind=Path, metavar="FILE")
     result.one("--lines", help="FIRST:LAST of them, from 0, LAST not among them (default: all)", metavar="A:B")
-    result.one("--rows", help=f"ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec, swap[:GROUP_SIZE[:SOURCE]]; by commas (default: {ROWS})", metavar="ROWS")
+    result.one(
+        "--rows", help=f"ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec, swap[:GROUP_SIZE[:SOURCE]]; by commas (default: {ROWS})", metavar="ROWS"
+    )
     result.one("--seeds", help="seeds a sentence is said with (default: 3)", kind=whole("--seeds"), metavar="N")
     result.one("--sounds", help="folder of NNNNN.ogg, for the rows teacher, codec and swap", kind=Path, metavar="DIR")
     result.one("--draft-tokens", help="tokens drafted ahead (default: auto, as speak does)", kind=draft_tokens, metavar="{N,auto}")

@@ -139,7 +139,12 @@ def test_the_command(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["frontier.png", "frontier.svg"])
 def test_the_frontier_is_drawn(name: str, home: Path) -> None:
     pytest.importorskip("matplotlib")
-    rows = {"codec": None, "coupled:small:/a/long/folder/name": 2.0, "mirror:small:/a/long/folder/name:1.5": 2.2, "mirror:small:/a/long/folder/name:3": 2.5}
+    rows = {
+        "codec": None,
+        "coupled:small:/a/long/folder/name": 2.0,
+        "mirror:small:/a/long/folder/name:1.5": 2.2,
+        "mirror:small:/a/long/folder/name:3": 2.5,
+    }
     figures = [{"name": row, "tokens_per_round": tokens, "word_error": 0.1, "tokens_per_second": 80.0} for row, tokens in rows.items()]
     write_frontier({"rows": figures, "voice": "ada", "lines": 3, "seeds": 2}, home / name)
     text = (home / name).read_bytes()

@@ -33,7 +33,7 @@ from mlxspec.recipes.course import Plan
 from mlxspec.recipes.guide import Guide, places
 from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import HELD_OUT, Sounds, open_sounds
-from mlxspec.recipes.spoken import Spoken, read_corpus
+from mlxspec.recipes.spoken import Spoken, read_corpus, unspoken
 from mlxspec.recipes.voice import VoiceTask, llama, rows
 from mlxspec.speech import load_voice
 from mlxspec.voices import read_voice
@@ -377,6 +377,16 @@ def test_a_line_that_has_changed_is_read_anew(sounds: Path, corpus: tuple[Path, 
     kept.write_bytes(kept.read_bytes()[:300])
     with pytest.raises(UsageError, match=r"cannot be read .*: remove it"):
         read("It is another one.")
+
+
+def test_drafters_learn_from_lines_that_nobody_spoke(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(f"Number {line} is said here." for line in range(13_910)))
+    corpus = [Spoken(line, [0, 1], [1]) for line in range(13_800)]
+    front = FrontEnd()
+    found = unspoken(tmp_path / "texts.txt", corpus, 10)
+    assert found == [list(front.symbols(f"Number {line} is said here.")) for line in range(13_800, 13_900, 10)]
+    everything = [Spoken(line, [0, 1], [1]) for line in range(13_910)]
+    assert unspoken(tmp_path / "texts.txt", everything, 2) == [[SYMBOLS[0], SYMBOLS[1]]] * 2
 
 
 def test_a_sound_is_read_in_several_takes(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mlxspec.recipes.corpus", description="Let the teacher say each line of a file.")
     parser.add_argument("--texts", type=Path, required=True, help="sentences, one a line")
     parser.add_argument("--out", type=Path, required=True, help="folder of NNNNN.ogg; what is there stays")
-    parser.add_argument("--lines", type=line_range, default=range(sys.maxsize), metavar="FIRST:LAST", help="from 0, LAST not among them (default: all)")
+    parser.add_argument(
+        "--lines", type=line_range, default=range(sys.maxsize), metavar="FIRST:LAST", help="from 0, LAST not among them (default: all)"
+    )
     parser.add_argument("--teacher", choices=tuple(TEACHERS), default="kokoro")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(argv)

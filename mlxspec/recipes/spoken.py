@@ -7,6 +7,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import UsageError
 from mlxspec.recipes.corpus import MOST
-from mlxspec.recipes.sounds import Sounds
+from mlxspec.recipes.sounds import HELD_OUT, Sounds
 
 LISTS = ("symbols", "codes", "ends")
 TAKES = 4  # to a frame
@@ -104,6 +105,20 @@ def read_corpus(
     return sorted((one for one in known.values() if one.symbols), key=lambda one: (one.line, one.take))
 
 
+def unspoken(texts: Path, corpus: Sequence[Spoken], count: int) -> list[list[str]]:
+    """Symbols of up to ``count`` lines that are not in the corpus, from all over the file: what a drafter is to hear the model say. Those of the
+    corpus where it has all lines.
+    """
+    lines, known, front, found = texts.read_text("utf-8").split("\n"), {one.line for one in corpus}, FrontEnd(MOST), list[list[str]]()
+    fresh = [line for i, line in enumerate(lines) if i not in known and i not in HELD_OUT and line.strip()]
+    for line in fresh[:: max(1, len(fresh) // count)][:count]:
+        with suppress(AudioError):
+            segments = front.segments(line)
+            if len(segments) == 1:
+                found.append(list(segments[0].symbols))
+    return found or [[SYMBOLS[i] for i in one.symbols] for one in corpus if not one.take][:count]
+
+
 def _read(said: str, sound: np.ndarray, codec: NeuralCodec, front: FrontEnd) -> tuple[list[int], list[int]]:
     """Symbols and codes, none where the text is not said in one go."""
     try:
@@ -119,7 +134,9 @@ def save(path: Path, about: Mapping[str, Any], corpus: list[Spoken]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     corpus = sorted(corpus, key=lambda one: (one.line, one.take))
     arrays: dict[str, Any] = {"about": json.dumps(dict(about), sort_keys=True), "keys": [one.key for one in corpus]}
-    arrays |= {name: np.array([getattr(one, field) for one in corpus]) for name, field in (("lines", "line"), ("samples", "samples"), ("takes", "take"))}
+    arrays |= {
+        name: np.array([getattr(one, field) for one in corpus]) for name, field in (("lines", "line"), ("samples", "samples"), ("takes", "take"))
+    }
     for name in LISTS:
         found = [np.array(getattr(one, name), np.uint16) for one in corpus]
         if name == "ends":

@@ -33,7 +33,7 @@ from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.guide import Guide, places
 from mlxspec.recipes.phased import phase_in, stock
 from mlxspec.recipes.sounds import WATCHED, open_sounds
-from mlxspec.recipes.spoken import TAKES, Spoken, read_corpus
+from mlxspec.recipes.spoken import TAKES, Spoken, read_corpus, unspoken
 from mlxspec.recipes.timing import Timer
 from mlxspec.sampling import number
 from mlxspec.voices import VoiceFiles, as_words, write_voice
@@ -41,6 +41,7 @@ from mlxspec.voices import VoiceFiles, as_words, write_voice
 PHASES = 64  # ids of a symbol
 POSITIONS = 2048
 POOL = 16  # batches that are sorted by length together
+PROMPTS = 1000  # sentences its drafters may learn from
 WATCH = 64  # sentences whose loss is watched
 GUIDED = 0.3  # weight of the guide's loss
 SETTINGS = ("width", "layers", "heads", "hidden", "batch", "seed", "rate", "decay", "masked", "phases")
@@ -58,6 +59,7 @@ class VoiceTask:
         self.corpus = [one for one in corpus if one.line % WATCHED != WATCHED - 1]
         if not self.watched or not self.corpus:
             raise UsageError(f"The corpus has {len(corpus)} lines: it takes at least {WATCHED}.")
+        self.prompts: Sequence[Sequence[str]] = ()
         self.voice: VoiceFiles | None = None
         self.codec: Path | None = None
         self.config: dict[str, Any] = {}
@@ -121,7 +123,7 @@ class VoiceTask:
         write_voice(folder, replace(self.voice, card=dict(record)))
         card = json.loads((self.codec / "config.json").read_text("utf-8")).get("trained", {})
         save_codec(folder / "codec", load_codec(self.codec), {"trained": card}, mx.float16)
-        prompts = (json.dumps({"prompt": as_words(self.layout, named(one))}, ensure_ascii=False) for one in self.corpus if not one.take)
+        prompts = (json.dumps({"prompt": as_words(self.layout, symbols)}, ensure_ascii=False) for symbols in self.prompts)
         (work_folder(folder) / "prompts.jsonl").write_text("\n".join(prompts) + "\n", "utf-8")
 
     def _length(self, i: int) -> int:
@@ -183,7 +185,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--rate", type=float, default=1.2e-3)
     result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
     result.add_argument("--masked", type=float, default=0.3, help="share of the codes a sentence reads that are masked, at most")
-    result.add_argument("--espeak", type=line_range, default=range(0), metavar="FIRST:LAST", help="lines whose sound was made from espeak-ng's phonemes, LAST not among them")
+    result.add_argument(
+        "--espeak",
+        type=line_range,
+        default=range(0),
+        metavar="FIRST:LAST",
+        help="lines whose sound was made from espeak-ng's phonemes, LAST not among them",
+    )
     result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
     result.add_argument("--top-p", type=float, default=0.95)
     return result
@@ -258,6 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.symbols) for one in corpus)
         tokens = round(per_symbol + bool(given.phases), 3)
         task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, tokens), given.codec, config
+        task.prompts = unspoken(given.texts, found, PROMPTS)
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
         if len(timed) < len(found):
