@@ -46,7 +46,7 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
 
 
 def write_frontier(result: dict[str, Any], path: Path) -> None:
-    """Draw compared speech: a point for each row that speaks, a line for each rule and drafter through its group sizes, what the codec costs below."""
+    """Draw compared speech: a point for each row that speaks, a line through the group sizes of a rule and drafter, the codec below."""
     spoken = [row for row in result["rows"] if row["tokens_per_round"] is not None]
     judged = any(row["word_error"] is not None for row in spoken)
     figure = _figure()(figsize=(7.0, 4.2), layout="constrained")

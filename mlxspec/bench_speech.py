@@ -1,8 +1,8 @@
 """Speech compared: the same sentences and seeds under several rules, drafters and group sizes, judged and timed. Knows voices, no command line.
 
 A row is ACCEPT[:DRAFTER[:GROUP_SIZE]], such as coupled:none, coupled:redrafter or mirror:redrafter:3; the first is what the others are compared with.
-``teacher`` is the corpus's own sound of a line, ``codec`` the same through the codec: what no speech model can beat. swap[:GROUP_SIZE[:SOURCE]] is the
-paper's swap test, that sound with each token replaced by any of its group, and compared with ``codec`` where that is a row.
+``teacher`` is the corpus's own sound of a line, ``codec`` the same through the codec: what no speech model can beat. swap[:GROUP_SIZE[:SOURCE]] is
+the paper's swap test, that sound with each token replaced by any of its group, compared with ``codec`` where that is a row.
 """
 
 import statistics

@@ -88,7 +88,6 @@ def bench_speech(argv: list[str], terminal: Terminal) -> int:
 
 def read_lines(path: Path, span: str, sounds: Path | None) -> list[Any]:
     """The sentences asked for."""
-    from mlxspec.bench_plot import check_plot, write_frontier
     from mlxspec.bench_speech import Line
 
     try:

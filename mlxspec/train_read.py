@@ -86,7 +86,7 @@ def _string(value: Any) -> str:
 
 
 def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) -> TextStore:
-    """The shards of these lines, those that are not there yet written now. The target answers at its own temperature (0 without one) and at another."""
+    """The shards of these lines, those that are not there yet written now. The target answers at its own temperature (or 0) and at another."""
     model, tokenizer = loaded.model, loaded.tokenizer
     name = hashlib.sha256(json.dumps([[one.prompt, one.answer] for one in lines]).encode()).hexdigest()
     store = TextStore.of(f"{loaded.digest} {name}", seed)

@@ -142,8 +142,8 @@ def utterance(
 
 
 class Naming:
-    """The rule by which a model's speech names the symbols of a text: codes keep their chance, and with that of all names and of the end together comes
-    the one that is due.
+    """The rule by which a model's speech names the symbols of a text: codes keep their chance, and that of all names and of the end together
+    is for the one that is due.
 
     It is worked out without waiting for tokens that are still to be evaluated.
     """
