@@ -16,6 +16,7 @@ from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading import Loaded, Say, load_model
+from mlxspec.memory import Need, preflight
 from mlxspec.options import Options
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
@@ -44,12 +45,12 @@ def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, 
         return [OwnDrafter(wish)], None
     kind, _, model = wish.partition(":")
     if wish == "auto":
-        return _auto(target, loaded, say), None
+        return _auto(target, loaded, options, say), None
     if wish == "lookup":
         return [LookupDrafter()], None
     if kind == "small":
         return [_small(model or shipped(kind, loaded), wish, loaded, options, say)], None
-    return [_redrafter(model or shipped("redrafter", loaded), wish, target, loaded, say)], None
+    return [_redrafter(model or shipped("redrafter", loaded), wish, target, loaded, options, say)], None
 
 
 def check_name(wish: str) -> None:
@@ -79,7 +80,7 @@ def shipped(kind: str, loaded: Loaded) -> str:
     raise DrafterError(f"No {kind} drafter comes with {loaded.name}: name one, as --drafter {what} (mlxspec train {kind}).")
 
 
-def _auto(target: Target, loaded: Loaded, say: Say) -> list[Drafter]:
+def _auto(target: Target, loaded: Loaded, options: Options, say: Say) -> list[Drafter]:
     lookup = LookupDrafter()
     try:
         folder = shipped("redrafter", loaded)
@@ -87,12 +88,14 @@ def _auto(target: Target, loaded: Loaded, say: Say) -> list[Drafter]:
         say("Drafter: lookup (copies what stood in the prompt or answer before; costs no model). No trained drafter comes with this model.")
         return [lookup]
     say("Drafter: lookup where the text repeats, else redrafter, whichever promises more tokens a second.")
-    return [lookup, _redrafter(folder, f"redrafter:{loaded.name}", target, loaded, say)]
+    return [lookup, _redrafter(folder, f"redrafter:{loaded.name}", target, loaded, options, say)]
 
 
-def _redrafter(folder: str, name: str, target: Target, loaded: Loaded, say: Say) -> RecurrentDrafter:
-    _check_trained_for(Path(folder), name, loaded, say)
-    return RecurrentDrafter.load(Path(folder).expanduser(), loaded.model, target.vocab_size, name)
+def _redrafter(folder: str, name: str, target: Target, loaded: Loaded, options: Options, say: Say) -> RecurrentDrafter:
+    path = Path(folder).expanduser()
+    _check_trained_for(path, name, loaded, say)
+    preflight(name, Need(RecurrentDrafter.bytes(path), 0, 0), loaded.memory, options.force, say)
+    return RecurrentDrafter.load(path, loaded.model, target.vocab_size, name)
 
 
 def _small(model: str, name: str, loaded: Loaded, options: Options, say: Say) -> SmallDrafter:

@@ -24,7 +24,7 @@ WARN = 0.9  # of the memory there is
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes of weights, and of a cache of ``context`` tokens."""
+    """Bytes of weights, and of a cache of ``context`` tokens; a drafter without a cache takes none."""
 
     weights: int
     cache: int
@@ -68,10 +68,8 @@ def preflight(name: str, need: Need, beside: int, force: bool, say: Callable[[st
     if have is None or total < WARN * have:
         return
     more = f" beside {in_bytes(beside)} of what is loaded" if beside else ""
-    told = (
-        f"{name} takes {in_bytes(need.weights)}, its cache of {need.context} tokens {in_bytes(need.cache)}{more}: "
-        f"{in_bytes(total)} of {in_bytes(have)} of memory"
-    )
+    cache = f", its cache of {need.context} tokens {in_bytes(need.cache)}" if need.cache else ""
+    told = f"{name} takes {in_bytes(need.weights)}{cache}{more}: {in_bytes(total)} of {in_bytes(have)} of memory"
     remedy = "take a smaller model, --max-kv-size, --kv-bits 8 or --dtype bfloat16"
     if total < have:
         say(f"{told}. That is close: if it gets slow, {remedy}.")

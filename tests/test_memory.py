@@ -1,5 +1,6 @@
 """What a model and its cache will take, told from shapes alone; refusal and warning."""
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -8,8 +9,14 @@ from mlx.utils import tree_flatten
 
 from mlxspec import memory
 from mlxspec.cache import make_cache
+from mlxspec.choose import choose_drafter
+from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.errors import ModelError
+from mlxspec.loading import Loaded
 from mlxspec.memory import Need, needed, preflight
+from mlxspec.models.redrafter import ReDrafter, ReDrafterArgs, save
+from mlxspec.options import Options
+from mlxspec.target import Target
 from tests.tiny import tiny_model
 
 GB = 1_000_000_000
@@ -61,6 +68,28 @@ def test_close_is_said_and_too_much_refused(monkeypatch: pytest.MonkeyPatch, tot
         preflight("x", need, int(beside * GB), False, said.append)
         assert len(said) == (outcome == "close")
         assert outcome == "quiet" or "That is close" in said[0]
+
+
+def test_a_redrafter_counts_beside_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that fits, and does not with its drafter: refused before the drafter is read, unless forced. Where it is close, that is said."""
+    model: Any = tiny_model("llama")
+    loaded = Loaded("tiny", model, None, {}, "", "digest", {}, memory=9 * GB)
+    target = Target(model)
+    target.probe()
+    width = model.model.embed_tokens.weight.shape[1]
+    save(tmp_path, ReDrafter(ReDrafterArgs(width, target.vocab_size, 2 * width, 1)))
+    size = RecurrentDrafter.bytes(tmp_path)
+    assert size >= (tmp_path / "model.safetensors").stat().st_size and RecurrentDrafter.bytes(tmp_path / "none") == 0
+    said: list[str] = []
+    monkeypatch.setattr(memory, "limit", lambda: 9 * GB + size // 2)
+    wish = f"redrafter:{tmp_path}"
+    with pytest.raises(ModelError, match=r"redrafter:.* takes [^,]* beside 9.0 GB of what is loaded: .* or pass --force\."):
+        choose_drafter(wish, target, loaded, Options(), said.append)
+    (drafter,), _ = choose_drafter(wish, target, loaded, Options(force=True), said.append)
+    assert isinstance(drafter, RecurrentDrafter) and "--force was given" in said[-1]
+    monkeypatch.setattr(memory, "limit", lambda: 9 * GB + 2 * size)
+    choose_drafter(wish, target, loaded, Options(), said.append)
+    assert "That is close" in said[-1]
 
 
 def test_metal_says_what_it_can_work_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlxspec.errors import DrafterError
-from mlxspec.models.redrafter import CheckpointError, ReDrafter, load
+from mlxspec.models.redrafter import WEIGHTS, CheckpointError, ReDrafter, load
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, Rule
 
@@ -54,6 +54,14 @@ class RecurrentDrafter:
         self.lag = 0 if _on_cpu() else 1  # steps under way while one is looked at
         self.vocabulary = Vocabulary(network, network.args.vocab_size)
         self.begin((), {"last": mx.zeros((1, network.args.hidden_size))}, 0)
+
+    @staticmethod
+    def bytes(folder: Path) -> int:
+        """What its weights will take in memory, about: as many as on disk, on the CPU twice those of float16."""
+        try:
+            return (folder / WEIGHTS).stat().st_size * (2 if _on_cpu() else 1)
+        except OSError:
+            return 0  # what is wrong there, load says
 
     @classmethod
     def load(cls, folder: str | Path, model: nn.Module, vocab_size: int, name: str = "redrafter") -> "RecurrentDrafter":
