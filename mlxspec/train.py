@@ -24,7 +24,7 @@ from mlxspec.loading import Loaded, load_model
 from mlxspec.options import Options
 from mlxspec.train_card import FOREIGN, model_card
 from mlxspec.train_data import TrainingText
-from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, read_checkpoint, replace_text
+from mlxspec.train_loop import CHECKPOINT, Course, Progress, Trainer, keep_memory, read_checkpoint, replace_text
 from mlxspec.train_read import Line, line_of, read_lines, store_lines
 from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, tables
 from mlxspec.train_small import SmallShape, SmallTask
@@ -93,6 +93,7 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
     elif not options.force and options.out.exists() and any(options.out.iterdir()):
         what = "a run that was broken off: --resume goes on with it" if (options.out / CHECKPOINT).is_file() else "files already"
         raise UsageError(f"{options.out} holds {what}, --force overwrites it, or give another --out.")
+    keep_memory()
     lines_checked(options)
     if options.model in voices.names():
         options = replace(options, model=str(voices.find_voice(options.model).folder))

@@ -21,14 +21,9 @@ import mlx.nn as nn
 
 from mlxspec.audio.errors import AudioError
 from mlxspec.errors import MlxspecError
+from mlxspec.train_loop import keep_memory
 
 OPENBLAS = "/usr/lib/{}-linux-gnu/openblas-pthread/libopenblas.so.0"
-KEEP_MEMORY = {  # glibc gives large blocks back when they are freed, and each page comes again by a fault: a third of the time was the kernel's
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "20000000000",
-    "MALLOC_TOP_PAD_": "67108864",
-}
 
 
 class Team:
@@ -75,6 +70,7 @@ def command(module: str, given: argparse.Namespace, argv: Sequence[str] | None, 
     """Do a recipe's work in the processes it was given; returns the exit code. What fails is said in one line, by the leader."""
     if given.processes > 1:
         return run_team(module, [*(sys.argv[1:] if argv is None else argv), "--processes=1"], given.processes)
+    keep_memory()
     team = Team()
 
     def say(text: str) -> None:
@@ -96,7 +92,7 @@ def run_team(module: str, argv: Sequence[str], processes: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         hosts = Path(folder) / "hosts.json"
         hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in _free_ports(processes)]))
-        environ = {**os.environ, **KEEP_MEMORY, "MLX_HOSTFILE": str(hosts), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environ = {**os.environ, "MLX_HOSTFILE": str(hosts), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         library = OPENBLAS.format(os.uname().machine)
         if sys.platform == "linux" and os.path.exists(library):
             environ["LD_PRELOAD"] = library
