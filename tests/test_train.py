@@ -472,9 +472,9 @@ def test_the_verb_prints_one_object(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="glibc's own way with freed memory")
 def test_freed_memory_is_kept_while_training() -> None:
-    """Page faults of a loop over arrays of 16 MB each, in processes of their own: at most a tenth of what they are otherwise."""
-    work = "import resource, sys, mlx.core as mx; from mlxspec.train_loop import keep_memory; {}; a = mx.zeros((2048, 2048)); mx.eval(a * 2)\n"
-    work += "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\nfor _ in range(20): mx.eval(a * 2 + 1)\n"
+    """Page faults of a loop over arrays of 64 MB each, in processes of their own: at most a tenth of what they are otherwise."""
+    work = "import resource, sys, mlx.core as mx; from mlxspec.train_loop import keep_memory; {}; a = mx.zeros((4096, 4096)); mx.eval(a * 2)\n"
+    work += "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\nfor _ in range(6): mx.eval(a * 2 + 1)\n"
     work += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
     runs = (subprocess.run([sys.executable, "-c", work.format(first)], capture_output=True, check=True) for first in ("pass", "keep_memory()"))
     faults = [int(run.stdout) for run in runs]
