@@ -8,8 +8,8 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +95,12 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
         raise UsageError(f"{options.out} holds {what}, --force overwrites it, or give another --out.")
     keep_memory()
     lines_checked(options)
-    if options.model in voices.names():
-        options = replace(options, model=str(voices.find_voice(options.model).folder))
-    loaded = load_model(Options(model=options.model, offline=options.offline, yes=options.yes, force=options.force), say)
+    place = str(voices.find_voice(options.model).folder) if options.model in voices.names() else options.model
+    loaded = load_model(Options(model=place, offline=options.offline, yes=options.yes, force=options.force), say)
     text, seconds = written(options, loaded, say)
     if resumed is not None and resumed[3]["text"] != text.digest:
         raise UsageError("The training text is not that of the run to resume (its cache was changed): start again without --resume.")
-    task = task_of(options, loaded, text)
+    task = task_of(options, loaded, text, alike(place))
     target = {"target": loaded.name, "target_digest": loaded.digest, "tokens_digest": tokens_digest(loaded.tokenizer)}
     del loaded
     gc.collect()
@@ -210,8 +209,8 @@ def tables_width(loaded: Loaded) -> int:
     return int(config.get("hidden_size") or config.get("text_config", {}).get("hidden_size") or config.get("n_embd") or 1024)
 
 
-def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText) -> Any:
-    """The network to train, with its text."""
+def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText, same: Sequence[int]) -> Any:
+    """The network to train, with its text. ``same``: tokens it need not tell apart."""
     table, head = tables(loaded.model)
     if options.start is not None:
         check_start(options.start, loaded)
@@ -220,7 +219,7 @@ def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText) -> Any:
         small = SmallShape(options.hidden_size, options.layers or 4, soft=soft)
         return SmallTask(head, loaded.tokenizer, text, small, options.seed, options.start)
     shape = ReDrafterShape(options.exit_dim or table.shape[1], options.draft_vocab, options.layers or 2, steps=options.draft_steps, soft=soft)
-    return ReDrafterTask(table, head, text, shape, options.seed, options.start, alike(options.model))
+    return ReDrafterTask(table, head, text, shape, options.seed, options.start, same)
 
 
 def alike(model: str) -> list[int]:

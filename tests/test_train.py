@@ -27,6 +27,7 @@ from mlxspec.options import Options
 from mlxspec.target import Target
 from mlxspec.terminal import Terminal
 from mlxspec.train import TrainOptions, train
+from mlxspec.train_card import command
 from mlxspec.train_data import Answer, TrainingText, shuffled
 from mlxspec.train_head import cross_entropy, projected
 from mlxspec.train_loop import CHECKPOINT, Course, Trainer, read_checkpoint, schedule
@@ -479,3 +480,11 @@ def test_freed_memory_is_kept_while_training() -> None:
     runs = (subprocess.run([sys.executable, "-c", work.format(first)], capture_output=True, check=True) for first in ("pass", "keep_memory()"))
     faults = [int(run.stdout) for run in runs]
     assert faults[1] < faults[0] / 10
+
+
+def test_a_card_tells_the_command_that_makes_it_again() -> None:
+    """Of files their names; switches without a value; what was left to its default as it was then."""
+    options = {"model": "ada", "kind": "redrafter", "data": "/home/me/prompts.jsonl", "start": None, "learned": False, "seed": 3, "minutes": 9.0}
+    about = {"kind": "redrafter", "options": options, "course": {"steps": 40}}
+    assert command(about) == "mlxspec train redrafter --model ada --data prompts.jsonl --seed 3 --steps 40 --out DIR"
+    assert " --learned --seed" in command({**about, "options": {**options, "learned": True}})
