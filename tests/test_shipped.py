@@ -71,6 +71,14 @@ def test_the_shipped_voice_says_a_sentence_the_same_with_any_drafter() -> None:
     """Every symbol once, so neither too short nor too long; loud enough; and the seed settles it."""
     voice = load_voice("ada", drafter="none")
     plain = voice.speak(SENTENCE, seed=3)
-    drafted = voice.with_drafter("lookup").speak(SENTENCE, seed=3)
-    assert plain.spoken.faults == () and np.array_equal(plain.samples, drafted.samples)
+    for name in ("lookup", "redrafter", "auto"):
+        drafted = voice.with_drafter(name).speak(SENTENCE, seed=3)
+        assert plain.spoken.faults == () and np.array_equal(plain.samples, drafted.samples), name
     assert 2.0 < plain.duration < 6.0 and 0.01 < np.sqrt(np.mean(plain.samples**2)) < 0.3 and np.abs(plain.samples).max() <= 1
+
+
+def test_the_drafter_of_the_shipped_voice_drafts() -> None:
+    """2.7 tokens a round over many sentences; two of this one at the least."""
+    voice = load_voice("ada", drafter="redrafter")
+    stats = voice.speak(SENTENCE, seed=3, draft_tokens=4).spoken.stats
+    assert stats["emitted"] / stats["rounds"] > 2
