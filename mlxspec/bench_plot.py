@@ -47,15 +47,18 @@ def write_plot(result: dict[str, Any], path: Path) -> None:
 
 def write_frontier(result: dict[str, Any], path: Path) -> None:
     """Draw compared speech: a point for each row that speaks, a line through the group sizes of a rule and drafter, the codec below."""
+    from mlxspec.bench_speech import Row
+
     spoken = [row for row in result["rows"] if row["tokens_per_round"] is not None]
     judged = any(row["word_error"] is not None for row in spoken)
     figure = _figure()(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.subplots()
     lines: dict[str, list[tuple[float, float, str]]] = {}
     for row in spoken:
-        head, _, tail = row["name"].rpartition(":")
-        name, size = (head, tail) if tail.replace(".", "", 1).isdigit() else (row["name"], "")
-        lines.setdefault(name, []).append((row["tokens_per_round"], 100 * (row["word_error"] or 0) if judged else row["tokens_per_second"], size))
+        read = Row.of(row["name"])
+        height = 100 * (row["word_error"] or 0) if judged else row["tokens_per_second"]
+        size = "" if read.group_size is None else f"{read.group_size:g}"
+        lines.setdefault(f"{read.accept}:{read.drafter}", []).append((row["tokens_per_round"], height, size))
     for name, points in lines.items():
         axes.plot([x for x, _, _ in points], [y for _, y, _ in points], marker="o", label=short(name))
         for x, y, size in points:

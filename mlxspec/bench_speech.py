@@ -44,15 +44,19 @@ class Row:
         accept, _, rest = text.partition(":")
         if accept == "swap":
             size, _, source = rest.partition(":")
-            if size and not size.replace(".", "", 1).isdigit():
+            if size and not _is_size(size):
                 raise UsageError(f"The row {text} has {size!r} where a mean group size belongs: give swap[:GROUP_SIZE[:SOURCE]].")
             return cls(text, group_size=float(size) if size else None, group_source=source or None)
         if text in REFERENCES:
             return cls(text)
-        drafter, _, size = rest.rpartition(":") if rest.rpartition(":")[2].replace(".", "", 1).isdigit() else (rest, "", "")
+        drafter, _, size = rest.rpartition(":") if _is_size(rest.rpartition(":")[2]) else (rest, "", "")
         if accept not in ACCEPT:
             raise UsageError(f"The row {text} begins with none of {', '.join(ACCEPT)}: give ACCEPT[:DRAFTER[:GROUP_SIZE]], teacher, codec or swap.")
         return cls(text, accept, drafter or "none", float(size) if size else None)
+
+
+def _is_size(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Voice:
         self._adaptive: AdaptiveDrafter | None = None
         self._labels: dict[tuple[Any, ...], Labels] = {}
         self._front: FrontEnd | None = None
-        self._barred = dict.fromkeys(self.layout.silent(), -math.inf)
+        self._barred = None if self.layout.phases else dict.fromkeys(self.layout.silent(), -math.inf)  # with phases a rule does it
         self._speaking = threading.Lock()
 
     @property
@@ -226,7 +226,7 @@ class Voice:
         )
         certain = round(CERTAIN * self.tokens_per_second)
         layout = self.layout
-        speaking = Speaking(self.target, drafter, policy, sampler, limits, layout.end, layout.names, layout.sounds, layout.tokens_per_frame, certain)
+        speaking = Speaking(self.target, drafter, policy, sampler, limits, layout, certain)
 
         expected = [round(len(one.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second) for one in segments]
         task = Task(segments, expected, layout, seed, settings.early)
@@ -280,7 +280,7 @@ class Voice:
 
     def _rule(self, settings: SpeechOptions) -> tuple[Policy, Any]:
         """The policy that judges, and what makes a sampler from a seed and a rule."""
-        chosen = {name: getattr(settings, name) for name in MLX_NAMES} | {"logit_bias": None if self.layout.phases else self._barred}
+        chosen = {name: getattr(settings, name) for name in MLX_NAMES} | {"logit_bias": self._barred}
         size = self.layout.vocab_size
         if settings.accept in POLICIES:
             return POLICIES[settings.accept], lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)

@@ -33,6 +33,7 @@ Say = Callable[[str], None]
 KINDS = ("small", "redrafter")
 TEXT_TOKENS = 400_000
 MINUTES = 30.0
+PATHS = ("data", "start")  # what is told of them outside this machine is their names
 NOT_OF_THE_RUN = ("out", "resume", "offline", "yes", "force")  # options that do not shape the result
 
 
@@ -111,7 +112,7 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
         "text": text.digest,
         "text_tokens": len(text),
         "text_seconds": round(seconds),
-        "options": options.shaping,
+        "options": {name: Path(value).name if name in PATHS and value else value for name, value in options.shaping.items()},
     }
 
     def card(progress: Progress) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def as_before(options: TrainOptions, before: dict[str, Any], given: frozenset[st
     if changed:
         told = ", ".join(f"--{_flag(name)} {asked[name]} (was {before[name]})" for name in changed)
         raise UsageError(f"--resume goes on with the options of the run, and these differ: {told}. Leave them out, or start again without --resume.")
-    values = {name: Path(value) if name in ("data", "start") and value is not None else value for name, value in before.items()}
+    values = {name: Path(value) if name in PATHS and value is not None else value for name, value in before.items()}
     return TrainOptions(**{**values, **{name: getattr(options, name) for name in NOT_OF_THE_RUN}})
 
 

@@ -1,7 +1,6 @@
 """The model card of a trained drafter: how it was made, and what was measured while it was. Knows figures only."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 WHAT = {
@@ -11,7 +10,6 @@ WHAT = {
 ASIDE = ("model", "kind", "text_batch", "minutes", "steps")
 FOREIGN = {"small": ("exit_dim", "draft_vocab", "draft_steps"), "redrafter": ("hidden_size",)}  # options of the other kind
 NAMES = {"start": "from"}
-PATHS = ("data", "start")  # of which a card tells the name alone
 
 
 def command(about: Mapping[str, Any]) -> str:
@@ -20,8 +18,7 @@ def command(about: Mapping[str, Any]) -> str:
     words = [f"mlxspec train {about['kind']} --model {options['model']}"]
     for name, value in options.items():
         if name not in (*ASIDE, *FOREIGN[about["kind"]]) and value is not None and value is not False:
-            shown = "" if value is True else f" {Path(value).name if name in PATHS else value}"
-            words.append(f"--{NAMES.get(name, name).replace('_', '-')}{shown}")
+            words.append(f"--{NAMES.get(name, name).replace('_', '-')}" + ("" if value is True else f" {value}"))
     return " ".join([*words, f"--steps {about['course']['steps']}", "--out DIR"])
 
 
@@ -32,7 +29,7 @@ def model_card(about: Mapping[str, Any], history: Sequence[Mapping[str, float]])
     for row in history:
         table.append(f"| {row['step']:.0f} | {row['seconds'] / 60:.1f} | " + " | ".join(f"{row[name]:.3f}" for name in names) + " |")
     data = about["options"].get("data")
-    source = f"of the file {Path(data).name}" if data else "text the target wrote itself (given the first words of a request, it asks and answers)"
+    source = f"of the file {data}" if data else "text the target wrote itself (given the first words of a request, it asks and answers)"
     return "\n".join(
         [
             f"# {about['kind']} for {about['target']}",

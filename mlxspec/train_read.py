@@ -23,7 +23,7 @@ from mlxspec.train_batch import BatchWriter, Job, LastHidden, Written, likeliest
 SHARD = 256  # lines
 LONGEST = 1024  # tokens of a line that are read
 FORWARD = 1024  # tokens in one forward
-ANSWER_LIMIT = 512  # tokens of an answer that the target gives
+LONGEST_ANSWER = 512  # tokens that the target gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) ->
         rng = np.random.default_rng([seed, number])
         finished: list[Written] = list(seen(model, [one for one in part if one.answer], vocab))
         writer = BatchWriter(model, tokenizer.eos_token_ids, batch, int(rng.integers(2**32)), vocab)
-        jobs = [Job(one.prompt, (own, float(rng.choice(WARM))), ANSWER_LIMIT) for one in part if not one.answer]
+        jobs = [Job(one.prompt, (own, float(rng.choice(WARM))), LONGEST_ANSWER) for one in part if not one.answer]
 
         def done(one: Written, finished: list[Written] = finished) -> list[Job]:
             finished.append(one)

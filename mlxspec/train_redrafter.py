@@ -74,7 +74,8 @@ class ReDrafterTask:
         self.table_bytes = table.nbytes + (head.nbytes if head is not table else 0)
         self.place = np.full(vocab, -1, np.int32)  # of a target token in the draft vocabulary
         self.place[ids] = np.arange(len(ids))
-        self.place[list(alike)] = self.place[alike[0]] if len(alike) else 0
+        if alike:
+            self.place[list(alike)] = self.place[alike[0]]
         self.network.set_dtype(mx.float32)
         self.places = np.concatenate([one.rows[:-1] for one in text.training_answers() if one.length > 1])
 

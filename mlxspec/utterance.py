@@ -16,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlxspec.accept import Policy
+from mlxspec.audio.layout import Layout
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import Drafter
 from mlxspec.events import Step
@@ -79,10 +80,7 @@ class Speaking:
     policy: Policy
     sampler: Callable[[int, Rule | None], Sampler]  # from a seed and a rule
     limits: Limits
-    end: int
-    names: frozenset[int]  # tokens that name symbols
-    codes: Sequence[int]  # tokens that are sound
-    tokens_per_frame: int
+    layout: Layout
     certain: int  # repeated tokens that leave no doubt
 
 
@@ -101,7 +99,7 @@ def utterance(
         watch = Repeats(speaking.certain)
         for token in out:
             watch.see(token)
-        rule = Naming(text, speaking.names, speaking.end, speaking.codes, len(prompt)) if text else None
+        rule = Naming(text, speaking.layout.names, speaking.layout.end, speaking.layout.sounds, len(prompt)) if text else None
         sampler = speaking.sampler(mix(seed, attempt) if attempt else seed, rule)
         limits = replace(speaking.limits, max_tokens=max(budget - len(out), 0))
         ended = "length"
@@ -115,13 +113,13 @@ def utterance(
                     continue
                 counts.add(step)
                 for token in step.tokens:
-                    if token != speaking.end and not watch.stuck:
+                    if token != speaking.layout.end and not watch.stuck:
                         watch.see(token)
                 if watch.stuck:
                     ended = "loop"
                     break
                 if early:
-                    yield _piece(watch, out, len(watch.tokens) - watch.repeated, speaking.tokens_per_frame, step)
+                    yield _piece(watch, out, len(watch.tokens) - watch.repeated, speaking.layout.tokens_per_frame, step)
                 else:
                     yield Piece((), step)
         except StopIteration as stop:
@@ -132,11 +130,11 @@ def utterance(
             return Outcome(fault, interrupted=True)
         fault = "overrun" if ended == "length" else "loop" if ended == "loop" else None
         whole = len(watch.tokens) - (watch.repeated if fault == "loop" else 0)
-        if fault is None and whole < speaking.tokens_per_frame:
+        if fault is None and whole < speaking.layout.tokens_per_frame:
             fault = "empty"
         last = attempt == TRIES - 1 or (early and fault == "overrun")
         if fault is None or last:
-            yield _piece(watch, out, whole, speaking.tokens_per_frame, None)
+            yield _piece(watch, out, whole, speaking.layout.tokens_per_frame, None)
             return Outcome(fault)
     raise AssertionError("the last try returns")
 

@@ -483,8 +483,8 @@ def test_freed_memory_is_kept_while_training() -> None:
 
 
 def test_a_card_tells_the_command_that_makes_it_again() -> None:
-    """Of files their names; switches without a value; what was left to its default as it was then."""
-    options = {"model": "ada", "kind": "redrafter", "data": "/home/me/prompts.jsonl", "start": None, "learned": False, "seed": 3, "minutes": 9.0}
+    """Switches without a value; what was left to its default as it was then."""
+    options = {"model": "ada", "kind": "redrafter", "data": "prompts.jsonl", "start": None, "learned": False, "seed": 3, "minutes": 9.0}
     about = {"kind": "redrafter", "options": options, "course": {"steps": 40}}
     assert command(about) == "mlxspec train redrafter --model ada --data prompts.jsonl --seed 3 --steps 40 --out DIR"
     assert " --learned --seed" in command({**about, "options": {**options, "learned": True}})

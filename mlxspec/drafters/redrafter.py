@@ -109,8 +109,8 @@ class RecurrentDrafter:
             scores, ids = draws.scores(self.network.logits(self.hidden, state), said)  # (beams, n)
             chances = (scores + (value - mx.logsumexp(scores, axis=-1, keepdims=True))).reshape(-1)
             best = _top(chances, width)
-            beams, values = best // scores.shape[-1], chances[best]
-            tokens = best % scores.shape[-1] if ids is None else ids[best % scores.shape[-1]] if ids.ndim == 1 else ids.reshape(-1)[best]
+            beams, columns, values = best // scores.shape[-1], best % scores.shape[-1], chances[best]
+            tokens = columns if ids is None else mx.broadcast_to(ids, scores.shape)[beams, columns]
             steps.append((beams, tokens, values))
             mx.async_eval(steps[-1])
             if step + 1 == limit or (step >= self.lag and _chance(steps[step - self.lag], carried) < self.stop):

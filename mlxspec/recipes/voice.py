@@ -181,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
     shape = (("width", 256), ("layers", 6), ("heads", 4), ("hidden", 704), ("phases", PHASES))
     for name, default in (*shape, ("batch", 16), ("seed", 0), ("processes", 2)):
         result.add_argument(f"--{name}", type=int, default=default)
-    result.add_argument("--takes", type=int, default=4, choices=range(1, TAKES + 1), help="how often a sound is read, a quarter of a frame apart")
+    result.add_argument("--takes", type=int, default=TAKES, choices=range(1, TAKES + 1), help="how often a sound is read, a quarter of a frame apart")
     result.add_argument("--rate", type=float, default=1.2e-3)
     result.add_argument("--decay", type=float, default=0.4, help="the last share of the steps, over which the rate falls; 0 for a mere beginning")
     result.add_argument("--masked", type=float, default=0.3, help="share of the codes a sentence reads that are masked, at most")
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         per_symbol = sum(len(one.codes) for one in corpus) / sum(len(one.symbols) for one in corpus)
         tokens = round(per_symbol + bool(given.phases), 3)
         task.voice, task.codec, task.config = VoiceFiles(given.out.resolve().name, given.out, layout, tokens), given.codec, config
-        task.prompts = unspoken(given.texts, found, PROMPTS)
+        task.prompts = unspoken(given.texts, found, PROMPTS) if team.leads else ()
         task.sampling = {"temperature": given.temperature, "top_p": given.top_p}
         say(f"{len(task.corpus)} sentences, {per_symbol:.2f} codes a symbol, {sum(len(one.codes) for one in corpus)} codes in all.")
         if len(timed) < len(found):
