@@ -17,6 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlxspec import __version__, learned, voices
+from mlxspec.cheap_exp import in_llama
 from mlxspec.choose import tokens_digest
 from mlxspec.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, read_records
 from mlxspec.errors import DrafterError, UsageError
@@ -85,6 +86,7 @@ class TrainOptions:
         return {name: str(value.resolve()) if isinstance(value, Path) else value for name, value in values.items()}
 
 
+@in_llama()
 def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) -> dict[str, Any]:
     """Train, and return the figures of the result. ``given`` names the options that were asked for, which --resume holds against those of the run."""
     resumed = None

@@ -17,6 +17,7 @@ import soundfile
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama as stock_llama
 
+from mlxspec import cheap_exp
 from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.layout import Layout
 from mlxspec.audio.phonemes import SYMBOLS
@@ -24,7 +25,7 @@ from mlxspec.audio.text import FrontEnd
 from mlxspec.cli import main
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import Codec, load, save
-from mlxspec.recipes import cheap_exp, timing, voice
+from mlxspec.recipes import timing, voice
 from mlxspec.recipes import codec as recipe
 from mlxspec.recipes import corpus as corpus_recipe
 from mlxspec.recipes.both_cores import Team, run_team
@@ -198,43 +199,49 @@ def test_symbols_end_where_the_teacher_says_they_do(monkeypatch: pytest.MonkeyPa
     symbols = ("h", "ˈæ", "t", " ", "ð", "ə", "t", ".")
     seconds = 0.025 * (14 + 6 * 9 + 8) - timing.AROUND
     timer = timing.Timer()
-    ends = timer.ends("", symbols, round(seconds * 50), 50)
+    spelled = [corpus_recipe.for_kokoro([symbol]) for symbol in symbols]
+    ends = timer.ends(spelled, round(seconds * 50), 50)
     assert np.abs(np.array(ends) - [5, 20, 28, 35, 42, 50, 52, 52]).max() <= 1 and ends[-2:] == [52, 52]  # half frames fall either way
-    assert timer.ends("", symbols, round(seconds * 50) + 12, 50) == []  # a sound of another text
-    assert timer.ends("", ("h",) * 40, 100, 50) == []
+    assert timer.ends(spelled, round(seconds * 50) + 12, 50) == []  # a sound of another text
+    assert timer.ends(("h",) * 40, 100, 50) == []
 
 
-def test_a_sound_of_other_phonemes_is_timed_by_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for espeak-ng says that without a stress and with one sound fewer."""
+def test_a_sound_of_other_phonemes_is_labelled_and_timed_by_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for espeak-ng: an r-vowel is one symbol and takes the time of both its letters."""
     program = tmp_path / "espeak-ng"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint({{'hat': 'həɹt', 'that': 'ðæt'}}[sys.argv[-1].strip()])\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(timing, "Kokoro", Metronome)
     assert timing.by_espeak("hat, that") == "həɹt, ðæt"
-    symbols = ("h", "ˈæ", "t", ",", " ", "ð", "ə", "t", ".")
+    timer = timing.Timer(True)
+    symbols, spelled = timer.heard("hat, that")
+    assert symbols == ["h", "ɚ", "t", ",", " ", "ð", "æ", "t"] and "".join(spelled) == "həɹt, ðæt"
     frames = round((0.025 * (14 + 6 * 8 + 8) - timing.AROUND) * 50)
-    ends = timing.Timer(True).ends("hat, that", symbols, frames, 50, True)
+    ends = timer.ends(spelled, frames, 50)
     assert ends == sorted(ends) and len(ends) == len(symbols) and ends[-1] == frames
-    assert np.abs(np.array(ends[:3]) - [5, 20, 28]).max() <= 1  # the middle of hat takes what əɹ takes
+    assert np.abs(np.array(ends[:3]) - [5, 20, 28]).max() <= 1
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="apt-get install espeak-ng"):
         timing.Timer(True)
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "found"),
+    ("said", "symbols"),
     [
-        ("ænd", "ənt", [0, 1, 2]),
-        ("ab", "b", [None, 0]),
-        ("b", "ab", [1]),
-        ("a b", "a  b", [0, 2, 3]),
-        ("", "a", []),
-        ("a", "", [None]),
+        ("ˌɛvəlˈuʃən.", "ˌɛ v ə l ˈu ʃ ə n ."),
+        ("wˈɔntᵻd", "w ˈɔ n t ɪ d"),
+        ("bˈʌʔn̩", "b ˈʌ t n"),  # noqa: RUF001 - the mark of a syllable is no symbol
+        ("ˈkæt", "k ˈæ t"),  # a stress before a consonant is its vowel's
+        ("ðˈə", "ð ˈʌ"),
+        ("\u0329ʧˈY", "t͡ʃ ˈɔɪ"),
+        ("", ""),
     ],
 )
-def test_spellings_are_aligned_in_order_by_the_cheapest_edits(ours: str, theirs: str, found: list[int | None]) -> None:
-    assert timing.aligned(ours, theirs) == found
+def test_the_teachers_spelling_as_symbols(said: str, symbols: str) -> None:
+    found, spelled = timing.pieces(said)
+    assert found == symbols.split() and len(spelled) == len(found) and set(found) <= set(SYMBOLS)
+    assert "".join(spelled) == said.removeprefix("\u0329")
 
 
 # ---- The speech model --------------------------------------------------------------------------------------------------------------------
@@ -256,8 +263,11 @@ class EvenClock:
     def __init__(self, espeak: bool) -> None:
         pass
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]:
-        return [] if "3 " in text else [frames * (i + 1) // len(symbols) for i in range(len(symbols))]
+    def heard(self, text: str) -> tuple[list[str], list[str]]:
+        return ["h", "ˈaɪ"], ["h", "ˈI"]
+
+    def ends(self, spelled: Sequence[str], frames: int, rate: float, cut: float = 0.0) -> list[int]:
+        return [] if frames % 10 == 3 else [frames * (i + 1) // len(spelled) for i in range(len(spelled))]
 
 
 @pytest.fixture(autouse=True)
@@ -409,6 +419,14 @@ def test_a_sound_is_read_in_several_takes(sounds: Path, corpus: tuple[Path, Path
     assert sorted(set(cuts)) == [0, 0.25 * codec.hop / codec.sample_rate, 0.5 * codec.hop / codec.sample_rate]
     count = len(cuts)
     assert read(3) == thrice and read(1, None) == thrice and len(cuts) == count
+
+
+def test_lines_that_espeak_said_are_labelled_as_it_says_them(sounds: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    found, codec = open_sounds(sounds, tmp_path, 16000, lambda _: None), NeuralCodec.load(corpus[1])
+    read = read_corpus(corpus[0], found, codec, tmp_path / "kept.npz", {}, lambda _: None, EvenClock(True), range(5, 7))
+    labels = {one.line: [SYMBOLS[i] for i in one.symbols] for one in read}
+    assert [line for line, said in labels.items() if said == ["h", "ˈaɪ"]] == [5, 6]
+    assert labels[7] == list(FrontEnd().symbols("Number 7 is said here."))
 
 
 def test_a_corpus_of_codes_trains_without_its_sounds(

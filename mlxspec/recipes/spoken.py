@@ -20,7 +20,7 @@ from mlxspec.audio.files import replacing
 from mlxspec.audio.phonemes import SYMBOLS
 from mlxspec.audio.text import FrontEnd
 from mlxspec.errors import UsageError
-from mlxspec.recipes.corpus import MOST
+from mlxspec.recipes.corpus import MOST, for_kokoro
 from mlxspec.recipes.sounds import HELD_OUT, Sounds
 
 LISTS = ("symbols", "codes", "ends")
@@ -52,7 +52,9 @@ class Spoken:
 class Clock(Protocol):
     """Tells when symbols are said (``timing.Timer``)."""
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]: ...
+    def heard(self, text: str) -> tuple[list[str], list[str]]: ...
+
+    def ends(self, spelled: Sequence[str], frames: int, rate: float, cut: float = 0.0) -> list[int]: ...
 
 
 def read_corpus(
@@ -68,8 +70,8 @@ def read_corpus(
 ) -> list[Spoken]:
     """All lines that are in ``kept`` or have a sound, by line. What is not in ``kept`` yet, or has changed, is read and put there.
 
-    ``about`` names the alphabet; a file of another one is a UsageError. ``clock`` times what has no timing; ``espeak`` are lines it times by that.
-    A sound is read in so many ``takes``.
+    ``about`` names the alphabet; a file of another one is a UsageError. ``clock`` times what has no timing; ``espeak`` are lines
+    that were said as it has them. A sound is read in so many ``takes``.
     """
     try:
         lines = texts.read_text("utf-8").split("\n")
@@ -91,8 +93,10 @@ def read_corpus(
             symbols, codes = _read(said, sounds.sound(place)[cut:], codec, front)
             found = Spoken(line, symbols, codes, key, int(sizes[place]), take=take)
         if found is not None and clock is not None and found.symbols and not found.ends:
-            named, rate = [SYMBOLS[i] for i in found.symbols], codec.sample_rate / codec.hop
-            found = replace(found, ends=clock.ends(said, named, len(found.codes), rate, line in espeak, cut / codec.sample_rate) or [0])
+            named = [SYMBOLS[i] for i in found.symbols]
+            labels, spelled = clock.heard(said) if line in espeak else (named, [for_kokoro([symbol]) for symbol in named])
+            ends = clock.ends(spelled, len(found.codes), codec.sample_rate / codec.hop, cut / codec.sample_rate) or [0]
+            found = replace(found, symbols=[SYMBOLS.index(label) for label in labels], ends=ends)
         if found is not None:
             known[line, take] = found
         if found is not one:

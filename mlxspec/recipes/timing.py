@@ -1,7 +1,8 @@
 """When each symbol of a line is said, by the teacher's own account: the durations it gives its phonemes before it makes a sound of them.
 
 A voice that names the symbols it says learns from this where it is in the text. Needs the teacher as ``corpus.py`` does, and ``pip install onnx``.
-A sound made from espeak-ng's phonemes is timed by those. What is not as long as the teacher says it would be has no timing.
+A sound made from espeak-ng's phonemes is labelled with those and timed by them: its weak forms ("and", "was" without a stress) are none of our front
+end's. What is not as long as the teacher says it would be has no timing.
 """
 
 import re
@@ -11,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlxspec.audio.phonemes import PAUSES, SYMBOLS
 from mlxspec.errors import UsageError
-from mlxspec.recipes.corpus import EDGE, Kokoro, for_kokoro
+from mlxspec.recipes.corpus import EDGE, KOKORO, Kokoro
 
 DURATIONS = "/encoder/Clip_output_0"  # where the teacher's graph has them, in units
 UNIT = 0.025  # seconds
@@ -20,13 +22,14 @@ ONSET = 0.35  # seconds before the first sound that is loud enough to stay
 EARLY = 0.08  # seconds by which codes stand before the teacher's times: there they tell most of the symbols (1.46 nats; without it 0.78)
 AROUND = 0.86  # seconds of quiet that are cut off, both ends together
 TOLERANCE = 0.2  # seconds
-GAP = 0.7
-PAUSE = " ,.?!;:"
-VOWEL = "aeiouæɑɔəɚɛɜɪʊʌAIWOYɒᵻ"
 ESPEAK = (  # its IPA as the teacher spells it
     ("ɜːɹ", "ɜɹ"), ("ɜː", "ɜɹ"), ("ɚ", "əɹ"), ("eɪ", "A"), ("aɪ", "I"), ("aʊ", "W"), ("oʊ", "O"), ("ɔɪ", "Y"), ("tʃ", "ʧ"), ("dʒ", "ʤ"),
     ("r", "ɹ"), ("ɐ", "ə"), ("ʲ", ""), ("ː", ""),  # noqa: RUF001
 )  # fmt: skip
+OURS = {spelled: symbol for symbol, spelled in KOKORO.items()} | {  # what the teacher can spell as our symbols
+    "ɜɹ": "ɚ", "əɹ": "ɚ", "ɜ": "ɚ", "ᵻ": "ɪ", "ɾ": "t", "ʔ": "t", "o": "ɔ", "a": "ɑ", "ɒ": "ɑ", "e": "ɛ", "g": "ɡ", "x": "h",  # noqa: RUF001
+}  # fmt: skip
+PIECE = re.compile("([ˈˌ]?)(ɜɹ|əɹ|[^ˈˌ])")
 
 
 class Timer:
@@ -37,36 +40,25 @@ class Timer:
             raise UsageError("The program espeak-ng is not installed: apt-get install espeak-ng, or brew install espeak-ng.")
         self._teacher: Kokoro | None = None
         self._asked: tuple[str, np.ndarray | None] = ("", None)  # the takes of a line come one after another
+        self._heard: tuple[str, tuple[list[str], list[str]]] = ("", ([], []))
 
-    def ends(self, text: str, symbols: Sequence[str], frames: int, rate: float, espeak: bool = False, cut: float = 0.0) -> list[int]:
+    def heard(self, text: str) -> tuple[list[str], list[str]]:
+        """The symbols of what espeak-ng makes of a text, and how the teacher spells each."""
+        if text != self._heard[0]:
+            self._heard = text, pieces(by_espeak(text))
+        return self._heard[1]
+
+    def ends(self, spelled: Sequence[str], frames: int, rate: float, cut: float = 0.0) -> list[int]:
         """For each symbol the frame at which it ends, of a line's sound of so many frames, ``rate`` a second; none where it cannot be told.
 
-        ``espeak``: the sound was made from espeak-ng's phonemes of the text, not from these symbols. ``cut``: seconds its beginning lacks.
+        ``spelled``: the symbols as the teacher was told them. ``cut``: seconds the sound's beginning lacks.
         """
-        starts = self._espeak(text, symbols, frames / rate) if espeak else self._told(symbols, frames / rate)
+        starts = self._starts("".join(spelled), frames / rate)
         if starts is None:
             return []
+        starts = starts[np.cumsum([0, *(len(part) for part in spelled)])[:-1]]
         found = np.clip(np.round((starts - ONSET - EARLY + EDGE - cut) * rate), 0, frames).astype(int)
         return [*found[1:].tolist(), frames]
-
-    def _told(self, symbols: Sequence[str], seconds: float) -> np.ndarray | None:
-        """When each symbol starts, if the teacher was told these symbols."""
-        said = [for_kokoro([symbol]) for symbol in symbols]
-        starts = self._starts("".join(said), seconds)
-        return None if starts is None else starts[np.cumsum([0, *(len(part) for part in said)])[:-1]]
-
-    def _espeak(self, text: str, symbols: Sequence[str], seconds: float) -> np.ndarray | None:
-        """When each symbol starts, if the teacher was told what espeak-ng makes of the text."""
-        said = by_espeak(text)
-        starts = self._starts(said, seconds)
-        if starts is None:
-            return None
-        ours = [for_kokoro([symbol]).lstrip("ˈˌ") for symbol in symbols]
-        theirs = [place for place, char in enumerate(said) if char not in "ˈˌ"]
-        found = aligned("".join(ours), "".join(said[place] for place in theirs))
-        known = [(i, starts[theirs[j]]) for i, j in enumerate(found) if j is not None]
-        every = np.interp(np.arange(len(found)), [i for i, _ in known], [start for _, start in known])
-        return np.asarray(every[np.cumsum([0, *(len(part) for part in ours)])[:-1]])
 
     def _starts(self, said: str, seconds: float) -> np.ndarray | None:
         """When each character starts; None where these cannot be the characters of a sound of this length."""
@@ -98,33 +90,23 @@ def by_espeak(text: str) -> str:
     return re.sub("ɹ+", "ɹ", said)
 
 
-def aligned(ours: str, theirs: str) -> list[int | None]:
-    """For each character of one spelling its counterpart in the other, in order, by the cheapest edits; None where there is none.
+def pieces(said: str) -> tuple[list[str], list[str]]:
+    """A line in the teacher's spelling as our symbols, and what it spells of each. A mark that is no symbol belongs to the one before it.
 
-    >>> aligned("ænd", "ənt"), aligned("ab", "b")
-    ([0, 1, 2], [None, 0])
+    >>> pieces("ə wˈIz bˈɜɹd")
+    (['ə', ' ', 'w', 'ˈaɪ', 'z', ' ', 'b', 'ˈɚ', 'd'], ['ə', ' ', 'w', 'ˈI', 'z', ' ', 'b', 'ˈɜɹ', 'd'])
     """
-    cost = np.zeros((len(ours) + 1, len(theirs) + 1))
-    cost[:, 0], cost[0] = GAP * np.arange(len(ours) + 1), GAP * np.arange(len(theirs) + 1)
-    for i, a in enumerate(ours):
-        for j, b in enumerate(theirs):
-            cost[i + 1, j + 1] = min(cost[i, j] + _unlike(a, b), cost[i, j + 1] + GAP, cost[i + 1, j] + GAP)
-    result: list[int | None] = [None] * len(ours)
-    i, j = len(ours), len(theirs)
-    while i and j:
-        if cost[i, j] == cost[i - 1, j - 1] + _unlike(ours[i - 1], theirs[j - 1]):
-            i, j = i - 1, j - 1
-            result[i] = j
-        elif cost[i, j] == cost[i - 1, j] + GAP:
-            i -= 1
-        else:
-            j -= 1
-    return result
-
-
-def _unlike(a: str, b: str) -> float:
-    if a == b:
-        return 0.0
-    if (a in PAUSE) != (b in PAUSE):
-        return 3.0
-    return 0.3 if a in PAUSE else 0.6 if (a in VOWEL) == (b in VOWEL) else 1.3
+    symbols, spelled, held = list[str](), list[str](), ""
+    for match in PIECE.finditer(said):
+        stress, char = held + match[1], match[2]
+        bare = OURS.get(char, char)
+        bare = "ʌ" if stress and bare == "ə" else bare
+        symbol = next((one for one in (stress[:1] + bare, bare) if one in SYMBOLS), None)
+        if symbol is None:
+            if spelled:
+                spelled[-1] += match[0]
+            continue
+        held = stress if stress and symbol == bare and bare not in PAUSES else ""  # a consonant's stress is its vowel's
+        symbols.append(symbol)
+        spelled.append(match[0])
+    return symbols, spelled

@@ -23,11 +23,12 @@ from mlxspec.audio.codec import NeuralCodec
 from mlxspec.audio.errors import AudioError
 from mlxspec.audio.layout import Layout
 from mlxspec.audio.phonemes import SYMBOLS
+from mlxspec.cheap_exp import in_llama, logsumexp
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
-from mlxspec.recipes.cheap_exp import in_llama, logsumexp
+
 from mlxspec.recipes.corpus import line_range
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.guide import Guide, places

@@ -1,6 +1,7 @@
 """For training on a CPU, where MLX's exp takes some 25 ns an element: a polynomial that takes 3, in softmax, SwiGLU and cross entropy.
 
-exp(x) is a Taylor polynomial of x / 256, squared eight times. What is trained is the same stock model; with a GPU nothing of this is used.
+exp(x) is a Taylor polynomial of x / 256, squared eight times. What is trained, or writes the text, is the same stock model; with a GPU nothing of
+this is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,14 +75,20 @@ def swiglu(gate: mx.array, x: mx.array) -> mx.array:
 
 
 def attention(seen: Callable[[mx.array], None]) -> Callable[..., Any]:
-    """Causal, of whole sequences, as many heads of each: (n, heads, length, width). ``seen`` is shown the weights, (n, heads, length, length)."""
+    """mlx-lm's, without quantised caches and sinks. ``seen`` is shown the weights, (n, heads, length, length of all)."""
 
-    def attend(queries: mx.array, keys: mx.array, values: mx.array, cache: None = None, scale: float = 1.0, mask: Any = None) -> Any:
-        length = queries.shape[2]
-        scores = (queries * scale) @ keys.swapaxes(-1, -2) + mx.triu(mx.full((length, length), -1e9), k=1)
+    def attend(queries: mx.array, keys: mx.array, values: mx.array, cache: Any = None, scale: float = 1.0, mask: Any = None) -> Any:
+        n, heads, length, width = queries.shape
+        groups, whole = keys.shape[1:3]
+        scores = (queries * scale).reshape(n, groups, -1, width) @ keys.swapaxes(-1, -2)
+        scores = scores.reshape(n, heads, length, whole)
+        if isinstance(mask, str):  # causal
+            scores = scores + mx.triu(mx.full((length, whole), -1e9), k=whole - length + 1)
+        elif mask is not None:
+            scores = mx.where(mask, scores, -1e9) if mask.dtype == mx.bool_ else scores + mask
         weights = softmax(scores) if on_cpu() else mx.softmax(scores, axis=-1)
         seen(weights)
-        return weights @ values
+        return (weights.reshape(n, groups, -1, whole) @ values).reshape(n, heads, length, width)
 
     return attend
 
