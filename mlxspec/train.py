@@ -121,7 +121,7 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
         best = max(progress.history or [], key=lambda one: one["tokens_per_round"], default={})
         return {"mlxspec": {**about, "complete": False, "step": progress.step, "figures": best}}
 
-    rate, batch = options.rate or (1e-3 if options.kind == "redrafter" else 2e-3), options.batch or (512 if options.kind == "redrafter" else 8)
+    rate, batch = options.rate or (1e-3 if options.kind == "redrafter" else 2e-3), options.batch or (256 if options.kind == "redrafter" else 8)
     kept = {"options": options.shaping, "text": text.digest}
     course = resumed[2] if resumed else Course(options.steps or 1, batch, rate, options.seed)
     trainer = Trainer(task, course, options.out, kept, card, say)

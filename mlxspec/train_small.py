@@ -39,7 +39,7 @@ class SmallShape:
     soft: bool = True
     prompt_weight: float = 0.3  # of the tokens of prompts, whose labels are always hard
     follow: float = 0.0  # weight of the distance to the target's own hidden state
-    bits: int = 8
+    bits: int = 6
 
 
 class SmallTask:

@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_attention_mask
 
-from mlxspec.choose import check_same_tokens
+from mlxspec.choose import check_same_tokens, dense
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.engine import Engine, load
 from mlxspec.errors import DrafterError, ModelError, UsageError
+from mlxspec.loading import load_model, runs_on_cpu
+from mlxspec.options import Options
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 from tests.tiny import VOCAB, save_folder, tiny_engine, tiny_model
@@ -300,3 +303,14 @@ def test_a_target_that_drafts_for_itself_is_in_memory_once(tmp_path: Path) -> No
     done = engine.generate(PROMPT, max_tokens=20, temperature=0.8, seed=3, draft_tokens=3)
     assert done.stats["accepted"] == done.stats["drafted"] > 0
     assert done.tokens == load(folder, drafter="none", say=lambda _: None).generate(PROMPT, max_tokens=20, temperature=0.8, seed=3).tokens
+
+
+def test_a_quantised_drafter_runs_dense_where_its_kernels_gain_nothing(tmp_path: Path) -> None:
+    """As mlx-lm would save it; on a GPU it stays as it is."""
+    folder = save_folder(tmp_path / "small", hidden_size=64, intermediate_size=64)
+    network = load_model(Options(model=str(folder)), lambda _: None).model
+    nn.quantize(network, 32, 8)
+    packed = network(mx.array([[1, 2, 3]]))
+    loose = dense(network)
+    kinds = {type(module) for module in loose.modules()}
+    assert (nn.QuantizedLinear in kinds) != runs_on_cpu() and mx.abs(loose(mx.array([[1, 2, 3]])) - packed).max().item() < 1e-3

@@ -335,7 +335,7 @@ def test_a_small_model_is_an_ordinary_folder(target: Path, tmp_path: Path) -> No
     train(small_options(target, tmp_path / "out", kind="small", hidden_size=64, layers=1, batch=4), lambda _: None)
     loaded = load_model(Options(model=str(tmp_path / "out")), lambda _: None)
     model = load_model(Options(model=str(target)), lambda _: None).model
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"] == {"group_size": 64, "bits": 8, "mode": "affine"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["quantization"] == {"group_size": 64, "bits": 6, "mode": "affine"}
     assert loaded.tokenizer.get_vocab() == byte_tokenizer().get_vocab()
     plain = tiny_engine("none", model).generate("hello", max_tokens=20, temperature=0)
     speculative = tiny_engine(SmallDrafter(loaded.model), model).generate("hello", max_tokens=20, temperature=0)

@@ -28,7 +28,6 @@ from mlxspec.errors import UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
 from mlxspec.recipes.both_cores import Team, command
-
 from mlxspec.recipes.corpus import line_range
 from mlxspec.recipes.course import Plan, train, work_folder
 from mlxspec.recipes.guide import Guide, places
