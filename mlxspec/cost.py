@@ -24,11 +24,13 @@ from mlxspec.sampling import Sampler
 from mlxspec.target import Target
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
+FIRST = (1, 8, 2, 16, 4)  # are timed before the others, so that a slow machine's curve is short of detail, not of reach
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 OWN_RATE = 0.03  # and one row count within it
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
-BUDGET = 4.0  # seconds after which no longer chains are timed
+BUDGET = 4.0  # seconds after which no more chains are timed
+UNLIKELY = 1.2  # times what the rows would take one by one: the machine was busy with something else
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
 
@@ -52,6 +54,10 @@ class CostCurve:
     def seconds(self, rows: int, context: int) -> float:
         """The cost of a forward of ``rows`` rows after ``context`` tokens."""
         return self.pace * (self._at(self.base, rows) + context * self._at(self.slope, rows))
+
+    def unlikely(self) -> bool:
+        """Whether some rows take longer in one forward than one by one, which no machine does that is left alone."""
+        return any(seconds > UNLIKELY * rows * self.base[0] for rows, seconds in zip(self.rows, self.base, strict=True))
 
     def see(self, rows: int, context: int, seconds: float) -> None:
         """A live round took so long: move the whole curve towards it, and the nearest measured rows a little more.
@@ -86,12 +92,19 @@ def measured(target: Target, digest: str, say: Callable[[str], None], folder: Pa
         stored = json.loads(path.read_text("utf-8"))
         if not stored["rows"] or not len(stored["rows"]) == len(stored["base"]) == len(stored["slope"]) or min(stored["base"]) <= 0:
             raise ValueError("a damaged curve")
-        return CostCurve(stored["rows"], stored["base"], stored["slope"], path)
+        curve = CostCurve(stored["rows"], stored["base"], stored["slope"], path)
+        if curve.unlikely():
+            raise ValueError("measured on a busy machine")
+        return curve
     except (OSError, ValueError, KeyError, TypeError):
         say("Measuring what a round costs on this machine: a few seconds, once for this model.")
         curve = measure(target)
-        save(curve, path)
-        curve.path = path
+        if curve.unlikely():
+            say("The machine was busy meanwhile, so this is measured again next time.")
+            curve.base = [min(seconds, rows * curve.base[0]) for rows, seconds in zip(curve.rows, curve.base, strict=True)]
+        else:
+            save(curve, path)
+            curve.path = path
         return curve
 
 
@@ -118,14 +131,14 @@ def save(curve: CostCurve, path: Path) -> None:
 
 
 def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> dict[int, float]:
-    """Seconds by rows, the least of a few; on a slow machine the longest chains are left out."""
+    """Seconds by rows, the least of a few; on a slow machine some are left out."""
     for _ in target.prefill([i % target.vocab_size for i in range(context)]):
         pass
     quiet = Sampler(target.vocab_size).at([0])
     recurrent = bool(states(target.cache))  # what they keep they read again: that is part of what a round costs
     found: dict[int, float] = {}
     begun = time.perf_counter()
-    for rows in grid:
+    for rows in sorted(grid, key=lambda rows: FIRST.index(rows) if rows in FIRST else len(FIRST)):
         times = []
         for _ in range(repeats + 1):  # the first warms up
             started = time.perf_counter()
@@ -139,7 +152,7 @@ def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> d
         found[rows] = min(times[1:])
         if time.perf_counter() - begun > BUDGET and len(found) >= 3:
             break
-    return found
+    return dict(sorted(found.items()))
 
 
 def _key(target: Target, digest: str) -> str:

@@ -210,6 +210,26 @@ def test_what_a_recurrent_target_reads_again_is_part_of_the_cost(monkeypatch: py
     assert kept and all(length == 0 for _, length in kept)
 
 
+def test_a_busy_machines_curve_is_not_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows that take longer than three single ones: used with care, measured again, and so is such a curve of before."""
+    target, said = Target(tiny_model(), context_length=512), list[str]()
+    busy = CostCurve((1, 2, 3), [0.1, 0.15, 1.1], [0.0] * 3)
+    monkeypatch.setattr("mlxspec.cost.measure", lambda _: CostCurve(busy.rows, busy.base, busy.slope))
+    curve = measured(target, "digest", said.append, tmp_path)
+    assert curve.base == pytest.approx([0.1, 0.15, 0.3]) and curve.path is None and not list(tmp_path.glob("*.json")) and "busy" in said[-1]
+    monkeypatch.setattr("mlxspec.cost.measure", lambda _: CostCurve((1, 2, 3), [0.1, 0.15, 0.16], [0.0] * 3))
+    kept = measured(target, "digest", said.append, tmp_path).path
+    assert kept is not None and measured(target, "digest", said.append, tmp_path).base == [0.1, 0.15, 0.16] and len(said) == 3
+    save(busy, kept)
+    assert measured(target, "digest", said.append, tmp_path).base == [0.1, 0.15, 0.16] and len(said) == 4
+
+
+def test_a_slow_machines_curve_reaches_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the time is up after three sizes they are 1, 2 and 8."""
+    monkeypatch.setattr("mlxspec.cost.BUDGET", 0.0)
+    assert measure(Target(tiny_model(), context_length=512), repeats=1).rows == (1, 2, 8)
+
+
 def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     target = Target(tiny_model(), context_length=512)
     target.tokens = [1, 2]

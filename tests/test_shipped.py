@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm import load as load_folder
 
 from mlxspec import voices
 from mlxspec.choose import trained_drafters
@@ -21,8 +22,8 @@ from mlxspec.speech import load_voice
 SHIPPED = trained_drafters()
 
 
-def test_a_redrafter_comes_with_the_default_model() -> None:
-    assert ("redrafter", "smollm2-135m") in {(kind, record["target"]) for kind, _, record in SHIPPED}
+def test_drafters_come_with_the_default_model() -> None:
+    assert {("redrafter", "smollm2-135m"), ("small", "smollm2-135m")} <= {(kind, record["target"]) for kind, _, record in SHIPPED}
     assert {row["name"] for row in with_the_package()} == {f"{kind}:{record['target']}" for kind, _, record in SHIPPED}
 
 
@@ -33,7 +34,7 @@ def test_it_is_small_whole_and_of_a_target_we_know(kind: str, folder: Path, reco
     assert record["target_digest"] == (BUILT_IN[target].sha256 if target in BUILT_IN else digest(voices.find_voice(target).folder))
     assert record["complete"] is True and record["figures"]["tokens_per_round"] > 1.5
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 20_000_000
-    assert sorted(file.name for file in folder.iterdir())[:3] == ["README.md", "config.json", "model.safetensors"]
+    assert {"README.md", "config.json", "model.safetensors"} <= {file.name for file in folder.iterdir()}
     card = (folder / "README.md").read_text("utf-8")
     assert f"mlxspec train {kind} --model {target} " in card and f"--steps {record['course']['steps']} " in card and "sha256" in card
 
@@ -48,6 +49,14 @@ def test_the_redrafters_numbers_are_numbers() -> None:
             ids: Any = network.d2t.tolist() if network.d2t is not None else []
             assert ids == sorted(set(ids)) and all(0 <= token < network.args.vocab_size for token in ids)
             assert json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"] == network.args.vocab_size
+
+
+def test_the_small_model_is_an_ordinary_folder_of_the_targets_tokens() -> None:
+    """What mlx_lm.generate --draft-model takes; every number of it is one."""
+    folder = next(folder for kind, folder, record in SHIPPED if (kind, record["target"]) == ("small", "smollm2-135m"))
+    model, tokenizer = load_folder(str(folder))
+    logits = model(mx.array([tokenizer.encode("The tide comes in twice a day.")]))
+    assert logits.shape[-1] == len(tokenizer.get_vocab()) == 49152 and bool(mx.isfinite(logits).all())
 
 
 # ---- The voice ---------------------------------------------------------------------------------------------------------------------------
