@@ -239,7 +239,7 @@ def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     again = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and again.base == curve.base
     for _ in range(300):
-        again.see(2, 0, again.seconds(2, 0) * 1.5)
+        again.see(2, 0, again.seconds(2, 0) * 1.001)
     again.keep()
     taught = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and taught.base == again.base != curve.base and taught.pace == 1.0
