@@ -16,8 +16,8 @@ from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, UsageError
-from mlxspec.loading import Loaded, Say, load_model, runs_on_cpu
-from mlxspec.memory import Need, preflight
+from mlxspec.loading import Loaded, Say, context_length, load_model, runs_on_cpu
+from mlxspec.memory import Need, needed, preflight
 from mlxspec.options import Options
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
@@ -105,6 +105,9 @@ def _small(model: str, name: str, loaded: Loaded, options: Options, say: Say) ->
     small = load_model(replace(options, model=model), say, loaded.memory)
     check_same_tokens(loaded.tokenizer, small.tokenizer, small.name)
     network = loaded.model if small.digest == loaded.digest else dense(small.model)  # the target drafting for itself is in memory once
+    need = needed(network, context_length(small.config), options.max_kv_size, options.kv_bits)
+    if loaded.memory + need.total > small.memory:
+        preflight(f"{small.name}, unpacked", need, loaded.memory, options.force, say)
     return SmallDrafter(network, name, max_kv_size=options.max_kv_size, kv_bits=options.kv_bits)
 
 
@@ -112,8 +115,7 @@ def dense(model: nn.Module) -> nn.Module:
     """On the CPU a drafter's quantised layers are unpacked: a row through them takes two to five times what it takes through dense ones there."""
     from mlx_lm.utils import dequantize_model
 
-    quantised = any(isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding) for module in model.modules())
-    return dequantize_model(model) if quantised and runs_on_cpu() else model
+    return dequantize_model(model) if runs_on_cpu() else model
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ RATE = 0.1  # how fast live rounds move the curve
 OWN_RATE = 0.03  # and one row count within it
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
 BUDGET = 4.0  # seconds after which no more chains are timed
-UNLIKELY = 1.2  # times what the rows would take one by one: the machine was busy with something else
+UNLIKELY = 2.4  # times what the rows would take one by one (recurrent layers read them twice): the machine was busy with something else
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
 
@@ -56,7 +56,7 @@ class CostCurve:
         return self.pace * (self._at(self.base, rows) + context * self._at(self.slope, rows))
 
     def unlikely(self) -> bool:
-        """Whether some rows take longer in one forward than one by one, which no machine does that is left alone."""
+        """Whether some rows take far longer in one forward than one by one, which no machine does that is left alone."""
         return any(seconds > UNLIKELY * rows * self.base[0] for rows, seconds in zip(self.rows, self.base, strict=True))
 
     def see(self, rows: int, context: int, seconds: float) -> None:

@@ -238,8 +238,9 @@ def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     assert len(said) == 1 and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
     again = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and again.base == curve.base
+    slower = 1.5 * again.seconds(2, 0)
     for _ in range(300):
-        again.see(2, 0, again.seconds(2, 0) * 1.001)
+        again.see(2, 0, slower)
     again.keep()
     taught = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and taught.base == again.base != curve.base and taught.pace == 1.0

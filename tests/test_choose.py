@@ -15,6 +15,7 @@ from mlxspec.drafters.small import SmallDrafter
 from mlxspec.engine import Engine, load
 from mlxspec.errors import DrafterError, ModelError, UsageError
 from mlxspec.loading import load_model, runs_on_cpu
+from mlxspec.memory import needed
 from mlxspec.options import Options
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
@@ -314,3 +315,15 @@ def test_a_quantised_drafter_runs_dense_where_its_kernels_gain_nothing(tmp_path:
     loose = dense(network)
     kinds = {type(module) for module in loose.modules()}
     assert (nn.QuantizedLinear in kinds) != runs_on_cpu() and mx.abs(loose(mx.array([[1, 2, 3]])) - packed).max().item() < 1e-3
+
+
+def test_a_drafter_is_held_against_the_memory_as_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times its size on disk does not fit where its size on disk does; nothing is said twice of one that is not packed."""
+    folder = save_folder(tmp_path / "small")
+    network = load_model(Options(model=str(folder)), lambda _: None).model
+    monkeypatch.setattr("mlxspec.memory.limit", lambda: 2 * needed(network, 512).total)
+    engine = tiny_engine("none")
+    engine.with_drafter(f"small:{folder}")
+    monkeypatch.setattr("mlxspec.choose.dense", lambda _: tiny_model("llama", hidden_size=256, intermediate_size=2048))
+    with pytest.raises(ModelError, match="small, unpacked"):
+        engine.with_drafter(f"small:{folder}")
