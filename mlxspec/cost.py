@@ -28,6 +28,8 @@ FIRST = (1, 8, 2, 16, 4)  # are timed before the others, so that a slow machine'
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 OWN_RATE = 0.03  # and one row count within it
+STALE = 128  # live rounds after which what a row count costs is worth a look
+LOOK_RATE = 0.4  # how far such a look moves it
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
 BUDGET = 4.0  # seconds after which no more chains are timed
 UNLIKELY = 2.4  # times what the rows would take one by one (recurrent layers read them twice): the machine was busy with something else
@@ -45,6 +47,8 @@ class CostCurve:
         self.base = list(base)
         self.slope = list(slope)
         self.pace = 1.0  # how much slower the machine is of late than when it was measured
+        self.rounds = 0  # live ones
+        self.looked = [0] * len(self.rows)  # in which of them a row count was last seen
 
     @classmethod
     def flat(cls) -> "CostCurve":
@@ -62,19 +66,29 @@ class CostCurve:
     def see(self, rows: int, context: int, seconds: float) -> None:
         """A live round took so long: move the whole curve towards it, and the nearest measured rows a little more.
 
-        A round that was held up counts as twice as long at most.
+        A round that was held up counts as twice as long at most. A look after long tells of its row count alone: of the machine the others tell.
         """
         off = min(2.0, seconds / self.seconds(rows, context)) - 1
-        nearest = min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
-        self.pace *= 1 + RATE * off
-        self.base[nearest] *= 1 + OWN_RATE * off
+        nearest = self._nearest(rows)
+        look = self.stale(rows)
+        self.pace *= 1 + (0 if look else RATE) * off
+        self.base[nearest] *= 1 + (LOOK_RATE if look else OWN_RATE) * off
         self.seen += 1
+        self.rounds += 1
+        self.looked[nearest] = self.rounds
+
+    def stale(self, rows: int) -> bool:
+        """Whether no live round has shown for long what so many rows cost: a curve of a bad moment would keep itself by nobody trying them."""
+        return self.rounds - self.looked[self._nearest(rows)] >= STALE
 
     def keep(self) -> None:
         """Write down what live rounds taught of the rows, once there is enough of it; the pace is of the day and is not kept."""
         if self.path is not None and self.seen >= KEPT_EVERY:
             save(self, self.path)
             self.seen = 0
+
+    def _nearest(self, rows: int) -> int:
+        return min(range(len(self.rows)), key=lambda i: abs(self.rows[i] - rows))
 
     def _at(self, values: Sequence[float], rows: int) -> float:
         right = next((i for i, measured in enumerate(self.rows) if measured >= rows), len(self.rows) - 1)

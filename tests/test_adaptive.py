@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,40 @@ def test_every_member_stays_in_step() -> None:
     assert small.propose(text[-1], 4, context) == fresh.propose(text[-1], 4, context)
 
 
+class Sure:
+    """Offers a chain with chances of its own, and takes some time for it."""
+
+    taps: tuple[str, ...] = ()
+    depth = 4
+
+    def __init__(self, name: str, tokens: Sequence[int], values: Sequence[float], clock: Clock, seconds: float) -> None:
+        self.name, self.tokens, self.values, self.clock, self.seconds = name, tokens, values, clock, seconds
+
+    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
+        pass
+
+    def propose(self, token: int, limit: int, context: Context) -> Proposal:
+        if not limit:
+            return Proposal()
+        self.clock.now += self.seconds
+        return replace(Proposal.chain(list(self.tokens)), values=tuple(self.values))
+
+    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
+        pass
+
+
+def test_the_best_offer_is_verified_whoever_was_asked_last() -> None:
+    """What the last drafter took is spent: where its offer promises less, the other one is verified; where nobody offers, the loss is its."""
+    clock, context = Clock(), Sampler(VOCAB).at([0])
+    for weak, strong, chosen in ((0.5, 0.3, "first"), (0.5, 0.9, "last"), (0.0, 0.0, "last")):
+        first = Sure("first", [1, 2], [weak, 0.5 * weak], clock, 0.0)
+        last = Sure("last", [3, 4], [strong, 0.5 * strong], clock, 0.002)
+        adaptive = AdaptiveDrafter([first, last], CostCurve.flat(), clock)
+        proposal = adaptive.propose(0, 4, context)
+        assert adaptive.spent == pytest.approx(0.002) and adaptive.name == chosen
+        assert proposal.tokens == (((1, 2) if chosen == "first" else (3, 4)) if strong else ())
+
+
 def test_noise_is_paused_within_twelve_rounds_and_tried_again() -> None:
     """On a clock that runs by the cost curve: 256 tokens take at most a twentieth longer than plain decoding."""
     target = TimedTarget(tiny_model())
@@ -124,16 +159,16 @@ def test_rows_follow_the_cost() -> None:
     dear = CostCurve(rows, [float(r) for r in rows], [0.0] * 8)
     cliff = CostCurve(rows, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0], [0.0] * 8)
     member = Member(LookupDrafter())
-    assert len(member.cut(offer, 1.0, cheap, context, 0.0)[0]) == 5
-    assert len(member.cut(offer, 1.0, dear, context, 0.0)[0]) == 0
-    assert member.cut(offer, 1.0, cliff, context, 0.0)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
+    assert len(member.cut(offer, 1.0, cheap, context)[0]) == 5
+    assert len(member.cut(offer, 1.0, dear, context)[0]) == 0
+    assert member.cut(offer, 1.0, cliff, context)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
 
 
 def test_sampled_rows_are_never_cut() -> None:
     """Under ratio, dropping a token for its own probability would bend the law."""
     offer = Proposal.chain((1, 2), [None, None])
     dear = CostCurve((1, 2, 3), [1.0, 50.0, 90.0], [0.0] * 3)
-    assert Member(LookupDrafter()).cut(offer, 1.0, dear, Sampler(VOCAB).at([0]), 0.0)[0] is offer
+    assert Member(LookupDrafter()).cut(offer, 1.0, dear, Sampler(VOCAB).at([0]))[0] is offer
 
 
 def test_depth_follows_what_was_accepted() -> None:
@@ -222,6 +257,34 @@ def test_a_busy_machines_curve_is_not_kept(tmp_path: Any, monkeypatch: pytest.Mo
     assert kept is not None and measured(target, "digest", said.append, tmp_path).base == [0.1, 0.15, 0.16] and len(said) == 3
     save(busy, kept)
     assert measured(target, "digest", said.append, tmp_path).base == [0.1, 0.15, 0.16] and len(said) == 4
+
+
+def test_a_curve_that_is_wrong_is_found_out_by_live_rounds() -> None:
+    """Rows that are believed to cost twice as much are never worth it, so nobody would see that they are cheap: now and then they are tried."""
+    believed = CostCurve((1, 2, 4), [1.0, 1.9, 3.6], [0.0] * 3)
+    true = CostCurve((1, 2, 4), [1.0, 1.2, 1.4], [0.0] * 3)
+    offer = Proposal((1, 2, 3), (-1, 0, 1), values=(0.7, 0.5, 0.3))
+    context, member, sizes = Sampler(VOCAB).at([0]), Member(LookupDrafter()), list[int]()
+    for _ in range(3000):
+        rows = 1 + len(member.cut(offer, 1.0, believed, context)[0])
+        believed.see(rows, 0, true.seconds(rows, 0))
+        sizes.append(rows)
+    assert set(sizes[:128]) == {1} and sizes[128] == 4
+    assert sizes[:1000].count(4) > 500 and set(sizes[-500:]) == {4}
+    assert believed.seconds(4, 0) == pytest.approx(1.4, rel=0.1)
+
+
+def test_looks_at_rows_that_are_dear_cost_next_to_nothing() -> None:
+    """On a curve that is right: no more than one round in a hundred and twenty-eight."""
+    curve = CostCurve((1, 2, 4), [1.0, 1.9, 3.6], [0.0] * 3)
+    offer = Proposal((1, 2, 3), (-1, 0, 1), values=(0.7, 0.5, 0.3))
+    context, member, sizes = Sampler(VOCAB).at([0]), Member(LookupDrafter()), list[int]()
+    for _ in range(2000):
+        rows = 1 + len(member.cut(offer, 1.0, curve, context)[0])
+        curve.see(rows, 0, (1.0, 1.9, 2.75, 3.6)[rows - 1])
+        sizes.append(rows)
+    assert sizes.count(4) == 2000 // 129 and sizes.count(1) == 2000 - sizes.count(4)
+    assert curve.base == pytest.approx([1.0, 1.9, 3.6])
 
 
 def test_a_slow_machines_curve_reaches_far(monkeypatch: pytest.MonkeyPatch) -> None:

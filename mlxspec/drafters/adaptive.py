@@ -100,8 +100,9 @@ class AdaptiveDrafter:
             spent = self.clock() - started
             member.took(spent, offer)
             self.spent += spent
-            proposal, worth = member.cut(offer, pace, self.cost, context, self.spent)
-            if worth > best_worth or (last and self.spent > NOTICED * plain):  # what was drafted for nothing is that drafter's loss
+            proposal, worth = member.cut(offer, pace, self.cost, context)
+            for_nothing = last and self.chosen is None and self.spent > NOTICED * plain  # is that drafter's loss
+            if worth > best_worth or for_nothing:
                 best, best_worth, self.chosen = proposal, worth, i
         return best
 
@@ -163,8 +164,11 @@ class Member:
             self.step += 0.2 * (seconds / depth - self.step) if self.step else seconds / depth
             self.rows += 0.2 * (len(offer) / depth - self.rows)
 
-    def cut(self, offer: Proposal, pace: float, cost: CostCurve, context: Context, spent: float) -> tuple[Proposal, float]:
-        """The rows worth their cost, and what the round is then worth: its tokens less those that its time would give at the pace of late."""
+    def cut(self, offer: Proposal, pace: float, cost: CostCurve, context: Context) -> tuple[Proposal, float]:
+        """The rows worth their cost, and what verifying them is worth: its tokens less those that its time would give at the pace of late.
+
+        What drafting took is spent either way. Where nobody has seen for long what so many rows cost, all are verified, to see it.
+        """
         trust = min(1.25, max(0.5, self.got / self.hoped))
         chances = [min(1.0, trust * chance) for chance in self.chances(offer)]
         order = sorted(range(len(offer)), key=lambda row: -chances[row])
@@ -172,9 +176,11 @@ class Member:
         best, best_worth, hope = 0, -math.inf, 1.0
         for rows in range(len(offer) + 1):
             hope += chances[order[rows - 1]] if rows else 0.0
-            worth = hope - pace * (spent + cost.seconds(1 + rows, context.position))
+            worth = hope - pace * cost.seconds(1 + rows, context.position)
             if worth > best_worth or (fixed and rows == len(offer)):
                 best, best_worth = rows, worth
+        if best < len(offer) and cost.stale(1 + len(offer)):
+            return offer, math.inf
         return _only(offer, sorted(order[:best])), best_worth
 
     def chances(self, offer: Proposal) -> Sequence[float]:
