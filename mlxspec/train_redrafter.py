@@ -161,7 +161,7 @@ class ReDrafterTask:
             if k == 1:
                 ids, probs = self.labels(rows[alive] + 1)
                 ours = np.take_along_axis(logits, ids, axis=1)
-                first[:, alive] = -(probs * ours).sum(axis=1), np.minimum(np.exp(ours), probs).sum(axis=1), in_chain
+                first[:, alive] = -(probs * ours).sum(axis=1), shared(ids, probs, np.exp(ours)), in_chain
             chain[alive[in_chain]] += 1
             on = branch >= np.log(OFFERED)
             tree[alive[on]] += 1
@@ -219,6 +219,18 @@ def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray,
     weight[:through], bias[:through] = found[:-1].T, found[-1]
     network.input_proj.weight, network.input_proj.bias = mx.array(weight), mx.array(bias)
     network.lm_head[-1].weight = mx.array(np.pad(head, [(0, 0), (0, width - through)]))
+
+
+def shared(ids: np.ndarray, probs: np.ndarray, ours: np.ndarray) -> np.ndarray:
+    """The sum of min(p, q), (n,), where ``probs`` and ``ours`` (n, k) are p and q of the columns ``ids``. A column may come twice: its p are added up.
+
+    >>> shared(np.array([[3, 3, 5]]), np.array([[0.3, 0.2, 0.4]]), np.array([[0.6, 0.6, 0.1]]))
+    array([0.6])
+    """
+    same = ids[:, :, None] == ids[:, None, :]
+    total = (same * probs[:, None, :]).sum(axis=2)
+    again = np.tril(same, -1).any(axis=2)
+    return np.where(again, 0.0, np.minimum(ours, total)).sum(axis=1)
 
 
 def rounds(answers: Sequence[Answer], matches: np.ndarray) -> float:

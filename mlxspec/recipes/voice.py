@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FIRST:LAST",
         help="lines whose sound was made from espeak-ng's phonemes, LAST not among them",
     )
-    result.add_argument("--temperature", type=float, default=0.8, help="of the voice's default sampling")
+    result.add_argument("--temperature", type=float, default=0.4, help="of the voice's default sampling")
     result.add_argument("--top-p", type=float, default=0.95)
     return result
 
