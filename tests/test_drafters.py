@@ -4,7 +4,7 @@ import copy
 import doctest
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -149,8 +149,13 @@ class Counting(MarkovModel):
 
     read = 0
 
+    def __init__(self, table: np.ndarray, seen: Callable[[mx.array], None] = lambda _: None) -> None:
+        super().__init__(table)
+        self.seen = seen
+
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
         self.read += inputs.size
+        self.seen(inputs)
         return super().__call__(inputs, cache)
 
 
@@ -200,6 +205,25 @@ def test_the_small_model_reads_each_token_once() -> None:
         dropped += 4 - min(len(path), 4)
         history += [*(proposal.tokens[row] for row in path), 7]
         assert model.read - dropped == drafter.cache[0].offset >= len(history) - 2
+
+
+@pytest.mark.parametrize("rest", [3, 40])
+def test_after_a_rest_it_catches_up_and_asks_for_one_row_of_logits(rest: int) -> None:
+    """What was said meanwhile is read once, in one go; where that is long, the logits of its rows are never asked for."""
+    shapes: list[int] = []
+    model = Counting(table(), seen=lambda inputs: shapes.append(inputs.size))
+    drafter, fresh = SmallDrafter(model), SmallDrafter(MarkovModel(table()))
+    history = [1, 2, 3]
+    drafter.begin(history[:-1], {}, 0)
+    for token in range(rest):
+        drafter.propose(history[-1], 0, context_of(history))
+        drafter.accept((), token % VOCAB, {})
+        history.append(token % VOCAB)
+    fresh.begin(history[:-1], {}, 0)
+    shapes.clear()
+    assert drafter.propose(history[-1], 3, context_of(history)) == fresh.propose(history[-1], 3, context_of(history))
+    assert shapes == ([rest + 1, 1, 1] if rest < 8 else [rest, 1, 1, 1])
+    assert drafter.cache[0].offset == fresh.cache[0].offset == len(history) + 2
 
 
 def test_under_ratio_it_hands_over_the_distribution_it_drew_from() -> None:

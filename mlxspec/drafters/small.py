@@ -15,6 +15,7 @@ from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context, whole
 
 FORWARDS = 64  # how many steps a recurrent small model can go back over
+BEHIND = 8  # tokens not read yet above which all but the last are read without their logits
 
 
 class SmallDrafter:
@@ -45,10 +46,8 @@ class SmallDrafter:
         known = self._rewind_to(prompt) if reused and not self.drafted else 0
         if not known:
             self.cache = make_cache(self.model, self.max_kv_size, self.kv_bits, forwards=FORWARDS)
-        for start in range(known, len(prompt), self.chunk):
-            self.model(mx.array([prompt[start : start + self.chunk]], mx.uint32), cache=self.cache)
-            mx.eval([layer.state for layer in self.cache])
-        self.read = list(prompt)
+        self.read = list(prompt[:known])
+        self._fill(prompt[known:])
         self.unread: list[int] = []  # emitted, but not in the cache
         self.proposal = Proposal()
         self.drafted = 0  # rows 0 to drafted - 1 are the chain; the cache has read all but its last
@@ -60,6 +59,9 @@ class SmallDrafter:
         self.drafted = min(limit, budget, FORWARDS)
         drawn: list[mx.array] = []  # (width,) a step, the best first; not evaluated before the last is drawn
         probs: list[mx.array] | None = None if context.coupled else []
+        if self.drafted and len(self.unread) > BEHIND:
+            self._fill(self.unread[:-1])
+            self.unread = self.unread[-1:]
         feed = mx.array(self.unread, mx.uint32)
         for step in range(self.drafted):
             logits = self._read(feed, context.sampler.vocab_size)
@@ -87,6 +89,13 @@ class SmallDrafter:
         self.read += self.proposal.tokens[:read]
         self.drafted = 0
         self.unread = [self.proposal.tokens[row] for row in path[read:]]
+
+    def _fill(self, tokens: Sequence[int]) -> None:
+        """Read tokens whose logits nobody asks for: those are not computed."""
+        for start in range(0, len(tokens), self.chunk):
+            self.model(mx.array([tokens[start : start + self.chunk]], mx.uint32), cache=self.cache)
+            mx.eval([layer.state for layer in self.cache])
+        self.read += tokens
 
     def _rewind_to(self, prompt: Sequence[int]) -> int:
         """Go back to the longest common prefix with a prompt; 0 where the cache cannot."""
