@@ -222,7 +222,7 @@ def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray,
 
 
 def shared(ids: np.ndarray, probs: np.ndarray, ours: np.ndarray) -> np.ndarray:
-    """The sum of min(p, q), (n,), where ``probs`` and ``ours`` (n, k) are p and q of the columns ``ids``. A column may come twice: its p are added up.
+    """The sum of min(p, q), (n,), where ``probs`` and ``ours`` (n, k) are p and q of the columns ``ids``. A column may come twice: its p are added.
 
     >>> shared(np.array([[3, 3, 5]]), np.array([[0.3, 0.2, 0.4]]), np.array([[0.6, 0.6, 0.1]]))
     array([0.6])
