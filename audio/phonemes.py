@@ -3,8 +3,8 @@
 Data and models are those of ``gruut_lang_en`` (MIT); here they are read directly, without gruut's own text processing. Knows words and punctuation,
 no digits and no sound.
 
->>> "".join(Phonemizer().symbols("I read it."))
-'ˈaɪ ɹˈid ˈɪt.'
+>>> "".join(Phonemizer().symbols("We use it."))
+'wi jˈuz ˈɪt.'
 """
 
 import base64
@@ -31,6 +31,15 @@ LETTERS = {
     "v": "v ˈi", "w": "d ˈʌ b ə l j ˌu", "x": "ˈɛ k s", "y": "w ˈaɪ", "z": "z ˈi",
 }  # fmt: skip
 OWN = {"miz": "m ˈɪ z", "tilde": "t ˈɪ l d ə", "gigabyte": "ɡ ˈɪ ɡ ə b ˌaɪ t", "gigabytes": "ɡ ˈɪ ɡ ə b ˌaɪ t s"}
+WEAK = (  # words that are said without a stress, but at the end of a phrase
+    "a am an and are as at be by can could for from had has have he her his if in is it its my of or she than that the their there these they this "
+    "those through to was we were what when will with would you your"
+)
+LIGHT = (  # and words that keep a lighter one
+    "any been being between but him how into me might not on onto our over shall should so some them though under up upon us where which while who "
+    "whose why within without"
+)
+STRESS = {**dict.fromkeys(WEAK.split(), ""), **dict.fromkeys(LIGHT.split(), "ˌ")}
 NEAR = {"VBN": "VBD", "VBP": "VB", "VBZ": "VB", "VBG": "VB", "NNS": "NN", "NNP": "NN", "NNPS": "NN", "JJR": "JJ", "JJS": "JJ"}
 SPELLED = {"US", "UK", "EU", "UN", "IT", "AI", "PM", "AM", "OK"}  # capitals that are also words
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*'?|[,.?!;:]")
@@ -69,7 +78,11 @@ class Phonemizer:
                 if result and result[-1] not in PAUSES:
                     result.append(token)
                 continue
-            said = self._word(token, readings[place], tags[place], _is_letter(tokens, place), shouted)
+            letter = _is_letter(tokens, place)
+            said = self._word(token, readings[place], tags[place], letter, shouted)
+            spelled = letter or (token.isupper() and len(token) > 1)
+            if not spelled and place + 1 < len(tokens) and tokens[place + 1] not in PAUSES:
+                said = _lighter(token.lower(), said)
             if said:
                 result += ([" "] if result else []) + said
         return tuple(result)
@@ -128,6 +141,11 @@ class Phonemizer:
         """Parts of speech of a sentence."""
         tags: list[str] = self._tagger.tag([_context(words, place) for place in range(len(words))])
         return tags
+
+
+def _lighter(word: str, said: list[str]) -> list[str]:
+    """A word as it is said on the way to the next one."""
+    return [symbol.replace("ˈ", STRESS.get(word, "ˈ")) for symbol in said]
 
 
 def _is_letter(tokens: Sequence[str], place: int) -> bool:

@@ -21,7 +21,7 @@ from mlxspec.paths import data_dir
 
 VOICE = "voice.json"
 FORMAT = 1
-FRONT_END = "english-ipa-1"
+FRONT_END = "english-ipa-2"  # counts up when a text comes to be read otherwise: a voice reads what it was trained on
 BLANK = "\u2423"  # stands for the blank among the tokenizer's words
 SOURCES = ("head", "input", "codebook")
 
