@@ -28,8 +28,9 @@ FIRST = (1, 8, 2, 16, 4)  # are timed before the others, so that a slow machine'
 FAR = 320  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
 OWN_RATE = 0.03  # and one row count within it
-STALE = 128  # live rounds after which what a row count costs is worth a look
+STALE, LONGEST = 128, 8192  # live rounds after which a row count is worth a look; looks that tell nothing new are made half as often each time
 LOOK_RATE = 0.4  # how far such a look moves it
+NEWS = 0.25  # a look that finds another cost than believed by this share is followed by the next one soon
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
 BUDGET = 4.0  # seconds after which no more chains are timed
 UNLIKELY = 2.4  # times what the rows would take one by one (recurrent layers read them twice): the machine was busy with something else
@@ -48,7 +49,8 @@ class CostCurve:
         self.slope = list(slope)
         self.pace = 1.0  # how much slower the machine is of late than when it was measured
         self.rounds = 0  # live ones
-        self.looked = [0] * len(self.rows)  # in which of them a row count was last seen
+        self.seen_in = [0] * len(self.rows)  # which of them had a row count last
+        self.looked, self.wait = 0, STALE  # which was the last look, and after how many comes the next
 
     @classmethod
     def flat(cls) -> "CostCurve":
@@ -75,11 +77,13 @@ class CostCurve:
         self.base[nearest] *= 1 + (LOOK_RATE if look else OWN_RATE) * off
         self.seen += 1
         self.rounds += 1
-        self.looked[nearest] = self.rounds
+        self.seen_in[nearest] = self.rounds
+        if look:
+            self.looked, self.wait = self.rounds, STALE if abs(off) > NEWS else min(2 * self.wait, LONGEST)
 
     def stale(self, rows: int) -> bool:
         """Whether no live round has shown for long what so many rows cost: a curve of a bad moment would keep itself by nobody trying them."""
-        return self.rounds - self.looked[self._nearest(rows)] >= STALE
+        return self.rounds - max(self.looked, self.seen_in[self._nearest(rows)]) >= self.wait
 
     def keep(self) -> None:
         """Write down what live rounds taught of the rows, once there is enough of it; the pace is of the day and is not kept."""

@@ -275,16 +275,19 @@ def test_a_curve_that_is_wrong_is_found_out_by_live_rounds() -> None:
 
 
 def test_looks_at_rows_that_are_dear_cost_next_to_nothing() -> None:
-    """On a curve that is right: no more than one round in a hundred and twenty-eight."""
-    curve = CostCurve((1, 2, 4), [1.0, 1.9, 3.6], [0.0] * 3)
-    offer = Proposal((1, 2, 3), (-1, 0, 1), values=(0.7, 0.5, 0.3))
+    """On a curve that is right: one after 128 rounds, then half as often each time, however many sizes the offers have."""
+    rows, costs = (1, 2, 3, 4, 6, 8), [1.0, 1.9, 2.8, 3.6, 5.4, 7.0]
+    curve, true = CostCurve(rows, costs, [0.0] * 6), CostCurve(rows, costs, [0.0] * 6)
     context, member, sizes = Sampler(VOCAB).at([0]), Member(LookupDrafter()), list[int]()
-    for _ in range(2000):
-        rows = 1 + len(member.cut(offer, 1.0, curve, context)[0])
-        curve.see(rows, 0, (1.0, 1.9, 2.75, 3.6)[rows - 1])
-        sizes.append(rows)
-    assert sizes.count(4) == 2000 // 129 and sizes.count(1) == 2000 - sizes.count(4)
-    assert curve.base == pytest.approx([1.0, 1.9, 3.6])
+    for i in range(4000):
+        length = (1, 2, 3, 5, 7)[i % 5]
+        offer = Proposal(tuple(range(length)), tuple(range(-1, length - 1)), values=tuple(0.6 * 0.7**row for row in range(length)))
+        size = 1 + len(member.cut(offer, 1.0, curve, context)[0])
+        curve.see(size, 0, true.seconds(size, 0))
+        sizes.append(size)
+    looks = [i for i, size in enumerate(sizes) if size > 1]
+    assert looks[0] == 128 and len(looks) == 5  # 128, and after 256, 512, 1024 and 2048 more
+    assert curve.base == pytest.approx(costs)
 
 
 def test_a_slow_machines_curve_reaches_far(monkeypatch: pytest.MonkeyPatch) -> None:
