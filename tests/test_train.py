@@ -31,7 +31,7 @@ from mlxspec.train_card import command
 from mlxspec.train_data import Answer, TrainingText, shuffled
 from mlxspec.train_head import cross_entropy, projected
 from mlxspec.train_loop import CHECKPOINT, Course, Trainer, read_checkpoint, schedule
-from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, rounds, tables
+from mlxspec.train_redrafter import ReDrafterShape, ReDrafterTask, rounds, shared, tables
 from mlxspec.train_small import SmallShape, SmallTask
 from tests.tiny import VOCAB, byte_tokenizer, save_folder, tiny_engine, tiny_model
 
@@ -82,6 +82,12 @@ def small_options(target: Path, out: Path, **more: Any) -> TrainOptions:
 
 
 # -- the loss
+
+
+def test_overlap_counts_a_column_once() -> None:
+    """Two tokens of the target may be one column of the drafter: their probabilities are added before the smaller is taken."""
+    ids, probs, ours = np.array([[3, 3, 5], [1, 2, 4]]), np.array([[0.3, 0.2, 0.4], [0.3, 0.2, 0.4]]), np.array([[0.6, 0.6, 0.1], [0.6, 0.1, 0.1]])
+    assert shared(ids, probs, ours).tolist() == pytest.approx([0.5 + 0.1, 0.3 + 0.1 + 0.1])
 
 
 def test_the_loss_and_its_gradient_are_those_of_autodiff(monkeypatch: pytest.MonkeyPatch) -> None:
