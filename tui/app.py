@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from textual import on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.screen import Screen
@@ -24,6 +24,7 @@ from mlxspec.tui.chat_screen import ChatScreen
 from mlxspec.tui.compare_screen import CompareScreen
 from mlxspec.tui.deeds import Deeds
 from mlxspec.tui.history import History, history_file
+from mlxspec.tui.in_turn import InTurn
 from mlxspec.tui.keys import bindings_of, keymap
 from mlxspec.tui.live import Live
 from mlxspec.tui.look import choose
@@ -39,7 +40,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # end the app in order, with the term
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 
 
-class ChatApp(App[int]):
+class ChatApp(InTurn[int]):
     """``talk`` has a worker that was started; ``theme`` and ``keys`` are as the config file gives them."""
 
     TITLE = "mlxspec"

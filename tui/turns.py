@@ -55,19 +55,14 @@ class Turn(Vertical, can_focus=True):
         self.number = number
         self.source = source
         self.key = key
-        self._writing = False
 
     def on_key(self, event: events.Key) -> None:
-        """A character that means nothing here: the user has begun to write. It goes to the prompt, and so does the rest of a burst."""
-        if self._writing or (event.is_printable and event.key not in self.screen.active_bindings):
-            self._writing = True
+        """A character that means nothing here: the user has begun to write, and goes on in the prompt."""
+        if event.is_printable and event.key not in self.screen.active_bindings:
             event.stop()
             prompt = self.screen.query_one("#prompt")
             prompt.focus()
             prompt.post_message(event)
-
-    def on_focus(self) -> None:
-        self._writing = False
 
     def action_want(self, what: str) -> None:
         self.post_message(self.Wanted(self, what))
