@@ -24,15 +24,15 @@ from mlxspec.sampling import Sampler
 from mlxspec.target import Target
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
-FIRST = (1, 8, 2, 16, 4)  # are timed before the others, so that a slow machine's curve is short of detail, not of reach
-FAR = 320  # tokens of context at which the slope is measured
+FIRST = (1, 8, 2, 16, 4, 12)  # are timed before the others, so that a slow machine's curve is short of detail, not of reach
+FAR = 640  # tokens of context at which the slope is measured
 RATE = 0.1  # how fast live rounds move the curve
-OWN_RATE = 0.03  # and one row count within it
+OWN_RATE = 0.03  # and one row count within it, its base and, the longer the context, its slope (normalised least mean squares)
 STALE, LONGEST = 128, 8192  # live rounds after which a row count is worth a look; looks that tell nothing new are made half as often each time
 LOOK_RATE = 0.4  # how far such a look moves it
 NEWS = 0.25  # a look that finds another cost than believed by this share is followed by the next one soon
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
-BUDGET = 4.0  # seconds after which no more chains are timed
+BUDGET = 6.0  # seconds after which no more chains are timed
 UNLIKELY = 2.4  # times what the rows would take one by one (recurrent layers read them twice): the machine was busy with something else
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
@@ -74,7 +74,10 @@ class CostCurve:
         nearest = self._nearest(rows)
         look = self.stale(rows)
         self.pace *= 1 + (0 if look else RATE) * off
-        self.base[nearest] *= 1 + (LOOK_RATE if look else OWN_RATE) * off
+        move = (LOOK_RATE if look else OWN_RATE) * off * (self.base[nearest] + context * self.slope[nearest])
+        far = context / FAR
+        self.base[nearest] += move / (1 + far**2)
+        self.slope[nearest] = max(0.0, self.slope[nearest] + move / (1 + far**2) * far / FAR)
         self.seen += 1
         self.rounds += 1
         self.seen_in[nearest] = self.rounds
@@ -131,7 +134,7 @@ def measure(target: Target, repeats: int = 3) -> CostCurve:
     with target.scratch():
         near = _times(target, 32, ROWS, repeats)
         far = min(FAR, (target.context_length or FAR + 64) - 64)
-        few = [rows for rows in (1, 8, 32) if rows in near]
+        few = [rows for rows in (1, 8, 16) if rows in near]
         slope = [0.0] * len(few)
         if far > 64 and near[1] < SLOW:
             late = _times(target, far, few, repeats)
@@ -139,7 +142,7 @@ def measure(target: Target, repeats: int = 3) -> CostCurve:
     lines = CostCurve(few, slope, slope)
     slopes = [lines._at(slope, rows) for rows in near]
     base = [t - 32 * s for t, s in zip(near.values(), slopes, strict=True)]
-    return CostCurve(list(near), [min(base[i:]) for i in range(len(base))], slopes)  # rows never cost less than fewer rows: that was a hiccup
+    return CostCurve(list(near), base, slopes)
 
 
 def save(curve: CostCurve, path: Path) -> None:
@@ -149,27 +152,35 @@ def save(curve: CostCurve, path: Path) -> None:
 
 
 def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> dict[int, float]:
-    """Seconds by rows, the least of a few; on a slow machine some are left out."""
+    """Seconds by rows, the least of a few; on a slow machine some are left out.
+
+    Where more rows took less, the fewer are timed again: what stays dearer then is the machine's way (a BLAS may take 16 rows faster than 12).
+    """
     for _ in target.prefill([i % target.vocab_size for i in range(context)]):
         pass
     quiet = Sampler(target.vocab_size).at([0])
     recurrent = bool(states(target.cache))  # what they keep they read again: that is part of what a round costs
     found: dict[int, float] = {}
     begun = time.perf_counter()
+
+    def seconds(rows: int) -> float:
+        started = time.perf_counter()
+        mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
+        if recurrent:
+            keep_rows(target.cache, rows, range(rows - 1))
+            mx.eval(states(target.cache))
+        taken = time.perf_counter() - started
+        if not recurrent:
+            keep_rows(target.cache, rows, ())
+        return taken
+
     for rows in sorted(grid, key=lambda rows: FIRST.index(rows) if rows in FIRST else len(FIRST)):
-        times = []
-        for _ in range(repeats + 1):  # the first warms up
-            started = time.perf_counter()
-            mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
-            if recurrent:
-                keep_rows(target.cache, rows, range(rows - 1))
-                mx.eval(states(target.cache))
-            times.append(time.perf_counter() - started)
-            if not recurrent:
-                keep_rows(target.cache, rows, ())
-        found[rows] = min(times[1:])
+        seconds(rows)  # warms up
+        found[rows] = min(seconds(rows) for _ in range(repeats))
         if time.perf_counter() - begun > BUDGET and len(found) >= 3:
             break
+    for rows in [rows for rows in found if any(found[more] < found[rows] for more in found if more > rows)]:
+        found[rows] = min(found[rows], *(seconds(rows) for _ in range(repeats)))
     return dict(sorted(found.items()))
 
 

@@ -3,13 +3,14 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mlxspec.accept import POLICIES
 from mlxspec.cache import keep_rows
-from mlxspec.cost import CostCurve, measure, measured, save
+from mlxspec.cost import ROWS, CostCurve, measure, measured, save
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import NoDrafter
 from mlxspec.drafters.adaptive import AdaptiveDrafter, Member
@@ -317,3 +318,43 @@ def test_the_curve_is_measured_once_and_kept(tmp_path: Any) -> None:
     measured(target, "digest", said.append, tmp_path)
     assert len(said) == 2
     save(curve, tmp_path / "file.json" / "impossible" / "x.json")
+
+
+def test_a_row_count_dearer_than_more_rows_stays_so_in_the_curve_and_a_hiccup_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of our own: 12 rows take longer than 16 on this machine, and the machine was held up while 8 and 4 were timed first."""
+    target = Target(tiny_model("llama"), context_length=128)
+    now, runs, true = [0.0], list[int](), {rows: 0.01 + 0.0005 * rows + 0.01 * (9 <= rows <= 12) for rows in ROWS}
+    run = target.run
+
+    def timed(*args: Any) -> Any:
+        rows = 1 + len(args[1])
+        runs.append(rows)
+        now[0] += true[rows] * (1.8 if rows in (4, 8) and runs.count(rows) < 5 else 1.0)
+        return run(*args)
+
+    monkeypatch.setattr(target, "run", timed)
+    monkeypatch.setattr("mlxspec.cost.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    curve = measure(target)
+    assert curve.rows == ROWS
+    assert [curve.seconds(rows, 0) for rows in ROWS] == pytest.approx(list(true.values()), rel=1e-6)
+
+
+def test_rows_are_added_where_more_of_them_cost_less() -> None:
+    """A cliff at 16 rows: of 15 offered rows all are verified, though the last are unlikely, or few; never a number in between."""
+    curve = CostCurve((1, 4, 8, 12, 16, 17), [1.0, 1.4, 1.5, 2.2, 1.4, 1.8], [0.0] * 6)
+    chances = tuple(0.5 * 0.8**row for row in range(15))
+    offer = Proposal(tuple(range(15)), (-1,) * 15, values=chances)
+    context, member = Sampler(VOCAB).at([0]), Member(LookupDrafter())
+    assert len(member.cut(offer, 1.0, curve, context)[0]) == 15
+    dear = CostCurve((1, 4, 8, 12, 16, 17), [1.0, 1.4, 1.5, 2.2, 2.3, 2.4], [0.0] * 6)
+    assert len(member.cut(offer, 1.0, dear, context)[0]) < 8
+
+
+def test_live_rounds_tell_what_a_long_context_costs() -> None:
+    """A slope that was measured in a bad moment is found out by rounds at short and at long contexts; the base stays what it was."""
+    curve, rng = CostCurve((1, 2, 8), [1.0, 1.2, 1.5], [0.0004] * 3), random.Random(0)
+    for _ in range(2000):
+        context, rows = rng.randrange(1000), rng.choice((1, 8))
+        curve.see(rows, context, (1.0 + 0.0001 * context) if rows == 1 else (1.5 + 0.0008 * context))
+    for rows, context, seconds in ((1, 0, 1.0), (1, 900, 1.09), (8, 0, 1.5), (8, 900, 2.22)):
+        assert curve.seconds(rows, context) == pytest.approx(seconds, rel=0.06)

@@ -32,11 +32,11 @@ class RecurrentDrafter:
 
     taps: tuple[str, ...] = ("last",)
     depth = 4
-    width = 6
+    width = 8
     carried = 3  # of the ``width`` prefixes of one length, those that grow on; the others can only be offered
-    rows = 10
+    rows = 15
     stray = 1.0
-    worth = 0.05  # a row less likely than this is not offered
+    worth = 0.02  # a row less likely than this is not offered
     stop = 0.2  # the search ends where the beams have lost what the target says but for this probability
     coupled = True  # draw with the target's noise where the rule allows it; False gives plain beams, to compare with
 
