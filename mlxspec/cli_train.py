@@ -10,6 +10,7 @@ from mlxspec.errors import UsageError
 from mlxspec.terminal import Terminal
 
 KINDS = ("small", "redrafter")
+SHIPPED = Path(__file__).parent / "models" / "weights"
 
 
 def parser() -> Parser:
@@ -31,7 +32,14 @@ def parser() -> Parser:
     result.one("--minutes", help="train about this long (default: 30)", kind=above_zero("--minutes"), metavar="N", to=course)
     result.one("--steps", help="train this many steps; with fixed BLAS threads the result is the same every time", kind=whole("--steps"), to=course)
     result.switch("--resume", help="go on with the run in --out that was broken off", to=course)
-    result.one("--from", help="start from trained weights, with new text", kind=Path, dest="start", metavar="DIR", to=course)
+    result.one(
+        "--from",
+        help="start from trained weights, with new text: a folder, or a shipped drafter's name",
+        kind=started,
+        dest="start",
+        metavar="DIR",
+        to=course,
+    )
     result.one("--seed", help="of text, weights and order (default: 0)", kind=whole("--seed", 0), metavar="N", to=course)
     result.one("--batch", help="rows (redrafter) or texts (small) in a step", kind=whole("--batch"), metavar="N", to=course)
     result.one("--rate", help="highest learning rate", kind=above_zero("--rate"), metavar="X", to=course)
@@ -51,6 +59,12 @@ def parser() -> Parser:
     result.switch("--json", help="print one JSON object about the result", to=other)
     result.common(other)
     return result
+
+
+def started(text: str) -> Path:
+    """The folder that --from means."""
+    named = SHIPPED / text
+    return named if not Path(text).exists() and named.is_dir() else Path(text)
 
 
 def train(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:

@@ -60,7 +60,7 @@ class Course:
     rate: float
     seed: int = 0
     decay: float = 0.01
-    patience: int = 6
+    patience: int = 6  # looks without a gain before it stops early, in the second half: before that the rate is too high to tell
     checks: int = 24  # looks at the held-out part
     held_out: int = 48  # answers
 
@@ -110,7 +110,7 @@ class Trainer:
             if progress.step == 0:
                 self._check(losses)
                 self.save_checkpoint()
-            while progress.step < course.steps and (progress.step - progress.best_step) < course.patience * every:
+            while progress.step < min(course.steps, max(course.steps // 2, progress.best_step + course.patience * every)):
                 losses.append(self._step(gradient, next(batches)))
                 progress.step += 1
                 progress.seconds = time.perf_counter() - started

@@ -16,6 +16,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlxspec import distil, learned, train_head, train_loop
+from mlxspec.cli_train import SHIPPED, started
 from mlxspec.cli_train import train as verb
 from mlxspec.distil import Record, TextStore, TextWriter
 from mlxspec.drafters.redrafter import RecurrentDrafter
@@ -288,8 +289,16 @@ def test_training_ends_where_it_no_longer_helps(text: TrainingText, tmp_path: Pa
     task = redrafter(text)
     said: list[str] = []
     monkeypatch.setattr(task, "held_out", lambda count: {"tokens_per_round": 1.5})
-    progress = trainer(task, tmp_path, 400, say=said.append, checks=100, patience=3).run()
-    assert progress.step == 12 and "no gain since step 0" in said[-1]
+    progress = trainer(task, tmp_path, 40, say=said.append, checks=10, patience=3).run()
+    assert progress.step == 20 and "no gain since step 0" in said[-1]  # trained weights get worse before they get better
+
+
+def test_a_shipped_drafter_is_gone_on_from_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert started("smollm2-135m-redrafter") == SHIPPED / "smollm2-135m-redrafter" and (SHIPPED / "smollm2-135m-redrafter").is_dir()
+    (tmp_path / "smollm2-135m-redrafter").mkdir()
+    assert started("smollm2-135m-redrafter") == Path("smollm2-135m-redrafter")
+    assert started("nowhere") == Path("nowhere")
 
 
 def test_ctrl_c_says_how_to_go_on(text: TrainingText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
