@@ -88,7 +88,7 @@ def _auto(target: Target, loaded: Loaded, options: Options, say: Say) -> list[Dr
     except DrafterError:
         say("Drafter: lookup (copies what stood in the prompt or answer before; costs no model). No trained drafter comes with this model.")
         return [lookup]
-    say("Drafter: lookup where the text repeats, else redrafter, whichever promises more tokens a second.")
+    say("Drafter: lookup and redrafter, each round what promises the most tokens a second of one or of both.")
     return [lookup, _redrafter(folder, f"redrafter:{loaded.name}", target, loaded, options, say)]
 
 

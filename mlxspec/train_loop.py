@@ -60,7 +60,7 @@ class Course:
     rate: float
     seed: int = 0
     decay: float = 0.01
-    patience: int = 6  # looks without a gain before it stops early, in the second half: before that the rate is too high to tell
+    patience: int = 6  # looks without a gain before it stops early, in the second half: before, the rate is too high to tell
     checks: int = 24  # looks at the held-out part
     held_out: int = 48  # answers
 
@@ -110,7 +110,7 @@ class Trainer:
             if progress.step == 0:
                 self._check(losses)
                 self.save_checkpoint()
-            while progress.step < min(course.steps, max(course.steps // 2, progress.best_step + course.patience * every)):
+            while progress.step < course.steps and not (progress.step >= course.steps // 2 and self._stalled()):
                 losses.append(self._step(gradient, next(batches)))
                 progress.step += 1
                 progress.seconds = time.perf_counter() - started
@@ -126,6 +126,11 @@ class Trainer:
         if progress.step < course.steps:
             self.say(f"Stopped at step {progress.step} of {course.steps}: no gain since step {progress.best_step}.")
         return progress
+
+    def _stalled(self) -> bool:
+        """Whether none of the last looks at the held-out part was better than the one before them."""
+        looks = [one["tokens_per_round"] for one in self.progress.history or ()][-self.course.patience - 1 :]
+        return len(looks) > self.course.patience and max(looks[1:]) <= looks[0]
 
     def _step(self, gradient: Any, batch: np.ndarray) -> float:
         course, network, step = self.course, self.task.network, self.progress.step

@@ -13,7 +13,7 @@ from mlxspec.cache import keep_rows
 from mlxspec.cost import ROWS, CostCurve, measure, measured, save
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import NoDrafter
-from mlxspec.drafters.adaptive import AdaptiveDrafter, Member
+from mlxspec.drafters.adaptive import AdaptiveDrafter, Member, cut, merged
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import UsageError
@@ -86,7 +86,7 @@ def test_several_drafters_say_what_plain_decoding_says(family: str, setting: dic
     text, steps = run(target, AdaptiveDrafter(members, CostCurve.flat(), TimedTarget.clock), 60, **setting)
     assert text == plain
     assert sum(len(step.path) for step in steps) > 20
-    assert {step.drafter for step in steps[1:]} <= {"lookup", "small"}
+    assert {step.drafter for step in steps[1:]} <= {"lookup", "small", "lookup+small"}
 
 
 def test_every_member_stays_in_step() -> None:
@@ -124,15 +124,64 @@ class Sure:
 
 
 def test_the_best_offer_is_verified_whoever_was_asked_last() -> None:
-    """What the last drafter took is spent: where its offer promises less, the other one is verified; where nobody offers, the loss is its."""
+    """What the last drafter took is spent: where its offer promises less, the other one is verified; where nobody offers, the loss is its.
+
+    Rows are dear here, so that the two are not verified together.
+    """
     clock, context = Clock(), Sampler(VOCAB).at([0])
-    for weak, strong, chosen in ((0.5, 0.3, "first"), (0.5, 0.9, "last"), (0.0, 0.0, "last")):
+    dear = CostCurve((1, 3, 4, 5), [0.02, 0.021, 0.06, 0.06], [0.0] * 4)
+    for weak, strong, chosen in ((0.5, 0.2, "first"), (0.5, 0.9, "last"), (0.0, 0.0, "last")):
         first = Sure("first", [1, 2], [weak, 0.5 * weak], clock, 0.0)
         last = Sure("last", [3, 4], [strong, 0.5 * strong], clock, 0.002)
-        adaptive = AdaptiveDrafter([first, last], CostCurve.flat(), clock)
+        adaptive = AdaptiveDrafter([first, last], dear, clock)
+        adaptive.members[1].emitted, adaptive.members[1].seconds = 3.0, 0.02  # a record for which it is asked
         proposal = adaptive.propose(0, 4, context)
         assert adaptive.spent == pytest.approx(0.002) and adaptive.name == chosen
         assert proposal.tokens == (((1, 2) if chosen == "first" else (3, 4)) if strong else ())
+
+
+def test_two_offers_are_verified_as_one_tree_where_rows_are_cheap() -> None:
+    """Each drafter learns from its own rows alone, whoever else had them; the round is told by both names."""
+    clock, context = Clock(), Sampler(VOCAB).at([0])
+    first, last = Sure("first", [1, 2], [0.5, 0.4], clock, 0.0), Sure("last", [1, 5], [0.6, 0.3], clock, 0.0)
+    adaptive = AdaptiveDrafter([first, last], CostCurve.flat(), clock)
+    proposal = adaptive.propose(0, 4, context)
+    assert (proposal.tokens, proposal.parents, adaptive.name) == ((1, 2, 5), (-1, 0, 0), "first+last")
+    assert proposal.values == pytest.approx((0.6, 0.4 * 0.6 / 0.7, 0.3 * 0.6 / 0.7))  # 0.4 and 0.3 cannot both be below 0.6
+    clock.now += 0.02
+    adaptive.accept((0, 1), 9, {})
+    one, two = adaptive.members
+    assert one.survival[:2] == pytest.approx([0.7 + 0.08 * 0.3, 0.49 + 0.08 * 0.51]) and two.survival[:2] == pytest.approx(
+        [0.7 + 0.08 * 0.3, 0.49 * 0.92]
+    )
+    assert (one.hoped, one.got) == pytest.approx((1 - 0.02 * 0.1, 1 + 0.02)) and (two.hoped, two.got) == pytest.approx((1 - 0.02 * 0.1, 1.0))
+    assert one.emitted == two.emitted == 3
+
+
+def test_a_merged_tree_is_a_tree_of_both() -> None:
+    """Property: on random trees every prefix is there once, parents come first, and siblings have no more chance together than their parent."""
+    rng = random.Random(3)
+    for _ in range(300):
+        offers = []
+        for _ in range(rng.choice((1, 2, 3))):
+            tokens, parents, values, seen = list[int](), list[int](), list[float](), set[tuple[int, int]]()
+            for _ in range(rng.randrange(10)):
+                parent, token = rng.randrange(-1, len(tokens)), rng.randrange(4)
+                if (parent, token) not in seen:
+                    seen.add((parent, token))
+                    tokens.append(token)
+                    parents.append(parent)
+                    values.append(rng.random() * (values[parent] if parent >= 0 else 1.0))
+            offers.append((Proposal(tuple(tokens), tuple(parents)), values))
+        tree = merged(offers)
+        tree.check(4)
+        paths = {tuple(tree.tokens[row] for row in tree.path_to(i)) for i in range(len(tree))}
+        wanted = {tuple(offer.tokens[row] for row in offer.path_to(i)) for offer, _ in offers for i in range(len(offer))}
+        assert paths == wanted and len(tree) == len(wanted)
+        values = [*(tree.values or ()), 1.0]
+        for row in range(-1, len(tree)):
+            below = [values[i] for i in range(len(tree)) if tree.parents[i] == row]
+            assert sum(below) <= values[row] + 1e-9
 
 
 def test_noise_is_paused_within_twelve_rounds_and_tried_again() -> None:
@@ -160,16 +209,16 @@ def test_rows_follow_the_cost() -> None:
     dear = CostCurve(rows, [float(r) for r in rows], [0.0] * 8)
     cliff = CostCurve(rows, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0], [0.0] * 8)
     member = Member(LookupDrafter())
-    assert len(member.cut(offer, 1.0, cheap, context)[0]) == 5
-    assert len(member.cut(offer, 1.0, dear, context)[0]) == 0
-    assert member.cut(offer, 1.0, cliff, context)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
+    assert len(cut(offer, member.believed(offer), 1.0, cheap, context)[0]) == 5
+    assert len(cut(offer, member.believed(offer), 1.0, dear, context)[0]) == 0
+    assert cut(offer, member.believed(offer), 1.0, cliff, context)[0] == Proposal((1, 2, 3), (-1, 0, 1), values=(0.8, 0.6, 0.4))
 
 
 def test_sampled_rows_are_never_cut() -> None:
     """Under ratio, dropping a token for its own probability would bend the law."""
     offer = Proposal.chain((1, 2), [None, None])
     dear = CostCurve((1, 2, 3), [1.0, 50.0, 90.0], [0.0] * 3)
-    assert Member(LookupDrafter()).cut(offer, 1.0, dear, Sampler(VOCAB).at([0]))[0] is offer
+    assert cut(offer, (0.7, 0.5), 1.0, dear, Sampler(VOCAB).at([0]))[0] is offer
 
 
 def test_depth_follows_what_was_accepted() -> None:
@@ -267,7 +316,7 @@ def test_a_curve_that_is_wrong_is_found_out_by_live_rounds() -> None:
     offer = Proposal((1, 2, 3), (-1, 0, 1), values=(0.7, 0.5, 0.3))
     context, member, sizes = Sampler(VOCAB).at([0]), Member(LookupDrafter()), list[int]()
     for _ in range(3000):
-        rows = 1 + len(member.cut(offer, 1.0, believed, context)[0])
+        rows = 1 + len(cut(offer, member.believed(offer), 1.0, believed, context)[0])
         believed.see(rows, 0, true.seconds(rows, 0))
         sizes.append(rows)
     assert set(sizes[:128]) == {1} and sizes[128] == 4
@@ -283,7 +332,7 @@ def test_looks_at_rows_that_are_dear_cost_next_to_nothing() -> None:
     for i in range(4000):
         length = (1, 2, 3, 5, 7)[i % 5]
         offer = Proposal(tuple(range(length)), tuple(range(-1, length - 1)), values=tuple(0.6 * 0.7**row for row in range(length)))
-        size = 1 + len(member.cut(offer, 1.0, curve, context)[0])
+        size = 1 + len(cut(offer, member.believed(offer), 1.0, curve, context)[0])
         curve.see(size, 0, true.seconds(size, 0))
         sizes.append(size)
     looks = [i for i, size in enumerate(sizes) if size > 1]
@@ -345,9 +394,9 @@ def test_rows_are_added_where_more_of_them_cost_less() -> None:
     chances = tuple(0.5 * 0.8**row for row in range(15))
     offer = Proposal(tuple(range(15)), (-1,) * 15, values=chances)
     context, member = Sampler(VOCAB).at([0]), Member(LookupDrafter())
-    assert len(member.cut(offer, 1.0, curve, context)[0]) == 15
+    assert len(cut(offer, member.believed(offer), 1.0, curve, context)[0]) == 15
     dear = CostCurve((1, 4, 8, 12, 16, 17), [1.0, 1.4, 1.5, 2.2, 2.3, 2.4], [0.0] * 6)
-    assert len(member.cut(offer, 1.0, dear, context)[0]) < 8
+    assert len(cut(offer, member.believed(offer), 1.0, dear, context)[0]) < 8
 
 
 def test_live_rounds_tell_what_a_long_context_costs() -> None:

@@ -27,7 +27,7 @@ NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
 class AdaptiveDrafter:
-    """Asks the drafters that cost nothing first, and the last one where it promises more.
+    """Asks the drafters that cost nothing first, and the last one where it promises more. What several offer is verified as one tree where that pays.
 
     Under ``coupled`` the rows least likely to be reached are cut; under ``ratio`` sampled rows never are, since that would bend the law.
     """
@@ -43,6 +43,7 @@ class AdaptiveDrafter:
         self.reason: str | None = None
         self.pause = SHORTEST
         self.resting = 0  # rounds left of a pause
+        self.chosen: tuple[int, ...] = ()  # whose rows are verified
         self.won = 0.0  # plain forwards won by drafting, in a sum that forgets
         self.gain = 1.0  # tokens a second against plain decoding, a running mean
         self.tokens, self.seconds = 1.0, cost.seconds(1, 0) / 1.2  # of a round, running means
@@ -55,10 +56,11 @@ class AdaptiveDrafter:
         self.token, self.context = token, context
         self.offers: dict[int, Proposal] = {}
         self.spent = 0.0
-        self.chosen: int | None = None
+        self.chosen = tuple[int, ...]()
         proposal = self._rest() if self.resting else self._best(token, limit, context)
         self.proposal = proposal
-        self.name = self.members[-1 if self.chosen is None else self.chosen].drafter.name
+        names = [self.members[i].drafter.name for i in self.chosen]
+        self.name = "+".join(names) or self.members[-1].drafter.name
         self.proposed = self.clock()
         return proposal
 
@@ -73,12 +75,12 @@ class AdaptiveDrafter:
             if offer is None:
                 offer = member.drafter.propose(self.token, 0, self.context)
             _tell(member.drafter, offer, said, {tap: value[mx.array(rows)] for tap, value in hidden.items()} if hidden else {}, self.context)
-        if self.chosen is not None:
-            self.members[self.chosen].learn(self.proposal, path, self.spent + seconds)
+        for i in self.chosen:
+            self.members[i].learn(*_share(self.proposal, path, self.offers[i]), self.spent + seconds, len(said))
         if not self.resting:
             self.tokens += SLOW * (len(said) - self.tokens)
             self.seconds += SLOW * (self.spent + seconds - self.seconds)
-        if self.chosen is not None:
+        if self.chosen:
             self._weigh(len(said), self.spent + seconds, self.cost.seconds(1, context))
 
     def _rest(self) -> Proposal:
@@ -100,10 +102,17 @@ class AdaptiveDrafter:
             spent = self.clock() - started
             member.took(spent, offer)
             self.spent += spent
-            proposal, worth = member.cut(offer, pace, self.cost, context)
-            for_nothing = last and self.chosen is None and self.spent > NOTICED * plain  # is that drafter's loss
+            proposal, worth = cut(offer, member.believed(offer), pace, self.cost, context)
+            for_nothing = last and not self.chosen and self.spent > NOTICED * plain  # is that drafter's loss
             if worth > best_worth or for_nothing:
-                best, best_worth, self.chosen = proposal, worth, i
+                best, best_worth, self.chosen = proposal, worth, (i,)
+        several = [i for i, offer in self.offers.items() if len(offer) and offer.probs is None]
+        if len(several) > 1 and context.width is None:  # a width, such as a chain's, would have to be cut out of the tree
+            tree = merged([(self.offers[i], self.members[i].believed(self.offers[i])) for i in several])
+            tree = _only(tree, range(min(len(tree), context.rows or len(tree))))
+            proposal, worth = cut(tree, tree.values or (), pace, self.cost, context)
+            if worth > best_worth:
+                best, self.chosen = proposal, tuple(i for i in several if len(_share(proposal, (), self.offers[i])[0]))
         return best
 
     def _weigh(self, tokens: int, seconds: float, plain: float) -> None:
@@ -164,24 +173,10 @@ class Member:
             self.step += 0.2 * (seconds / depth - self.step) if self.step else seconds / depth
             self.rows += 0.2 * (len(offer) / depth - self.rows)
 
-    def cut(self, offer: Proposal, pace: float, cost: CostCurve, context: Context) -> tuple[Proposal, float]:
-        """The rows worth their cost, and what verifying them is worth: its tokens less those that its time would give at the pace of late.
-
-        What drafting took is spent either way. Where nobody has seen for long what so many rows cost, all are verified, to see it.
-        """
+    def believed(self, offer: Proposal) -> list[float]:
+        """How likely each row is reached and right, by what came of such words before."""
         trust = min(1.25, max(0.5, self.got / self.hoped))
-        chances = [min(1.0, trust * chance) for chance in self.chances(offer)]
-        order = sorted(range(len(offer)), key=lambda row: -chances[row])
-        fixed = offer.probs is not None
-        best, best_worth, hope = 0, -math.inf, 1.0
-        for rows in range(len(offer) + 1):
-            hope += chances[order[rows - 1]] if rows else 0.0
-            worth = hope - pace * cost.seconds(1 + rows, context.position)
-            if worth > best_worth or (fixed and rows == len(offer)):
-                best, best_worth = rows, worth
-        if best < len(offer) and cost.stale(1 + len(offer)):
-            return offer, math.inf
-        return _only(offer, sorted(order[:best])), best_worth
+        return [min(1.0, trust * chance) for chance in self.chances(offer)]
 
     def chances(self, offer: Proposal) -> Sequence[float]:
         """How likely each row is reached and right: the drafter's own word, or else its record at that depth (siblings share what is left)."""
@@ -196,7 +191,8 @@ class Member:
             firsts.add(parent)
         return chances
 
-    def learn(self, verified: Proposal, path: Sequence[int], seconds: float) -> None:
+    def learn(self, verified: Proposal, path: Sequence[int], seconds: float, tokens: int | None = None) -> None:
+        """What came of rows of its own in a round of so many seconds and tokens (None: its own accepted rows and the target's token)."""
         depths = verified.depths
         deepest = max(depths, default=0)
         for depth in range(1, min(deepest, len(self.survival)) + 1):
@@ -208,8 +204,63 @@ class Member:
         if verified.values is not None:
             self.hoped += SLOW * (sum(verified.values) - self.hoped) if len(verified) else 0.0
             self.got += SLOW * (len(path) - self.got) if len(verified) else 0.0
-        self.emitted += MEMORY * (1 + len(path) - self.emitted) if self.seconds else 1 + len(path)
+        tokens = tokens or 1 + len(path)
+        self.emitted += MEMORY * (tokens - self.emitted) if self.seconds else tokens
         self.seconds += MEMORY * (seconds - self.seconds) if self.seconds else seconds
+
+
+def cut(offer: Proposal, chances: Sequence[float], pace: float, cost: CostCurve, context: Context) -> tuple[Proposal, float]:
+    """The rows worth their cost by their chances, and what verifying them is worth: its tokens less those that its time would give at this pace.
+
+    What drafting took is spent either way. Where nobody has seen for long what so many rows cost, all are verified, to see it.
+    """
+    order = sorted(range(len(offer)), key=lambda row: -chances[row])
+    fixed = offer.probs is not None
+    best, best_worth, hope = 0, -math.inf, 1.0
+    for rows in range(len(offer) + 1):
+        hope += chances[order[rows - 1]] if rows else 0.0
+        worth = hope - pace * cost.seconds(1 + rows, context.position)
+        if worth > best_worth or (fixed and rows == len(offer)):
+            best, best_worth = rows, worth
+    if best < len(offer) and cost.stale(1 + len(offer)):
+        return offer, math.inf
+    return _only(offer, sorted(order[:best])), best_worth
+
+
+def merged(offers: Sequence[tuple[Proposal, Sequence[float]]]) -> Proposal:
+    """One tree of what several drafters offer with their chances, likeliest rows first.
+
+    A row that two of them have is as likely as the surer one holds it to be; where they contradict each other, their rows share what there is.
+    """
+    chances: dict[tuple[int, ...], float] = {}
+    for offer, values in offers:
+        prefixes: list[tuple[int, ...]] = []
+        for token, parent, chance in zip(offer.tokens, offer.parents, values, strict=True):
+            prefixes.append((*(prefixes[parent] if parent >= 0 else ()), token))
+            chances[prefixes[-1]] = max(chance, chances.get(prefixes[-1], 0.0))
+    below: dict[tuple[int, ...], float] = {}  # what the children of a prefix have together
+    for prefix, chance in chances.items():
+        below[prefix[:-1]] = below.get(prefix[:-1], 0.0) + chance
+    share: dict[tuple[int, ...], float] = {(): 1.0}
+    for prefix in sorted(chances, key=len):
+        above = prefix[:-1]
+        share[prefix] = share[above] * min(1.0, chances.get(above, 1.0) / below[above]) if below[above] else 0.0
+    likely = {prefix: chance * share[prefix] for prefix, chance in chances.items()}
+    order = sorted(likely, key=lambda prefix: (-likely[prefix], len(prefix)))  # a parent is as likely as its children at least
+    place = {prefix: row for row, prefix in enumerate(order)}
+    parents = tuple(place.get(prefix[:-1], -1) for prefix in order)
+    return Proposal(tuple(prefix[-1] for prefix in order), parents, values=tuple(likely[prefix] for prefix in order))
+
+
+def _share(verified: Proposal, path: Sequence[int], offer: Proposal) -> tuple[Proposal, list[int]]:
+    """Of the rows that were verified those that a drafter had offered, as its own proposal, and which of these were accepted."""
+    place = {-1: -1}
+    for row, (token, parent) in enumerate(zip(verified.tokens, verified.parents, strict=True)):
+        own = offer.child(place[parent], token) if parent in place else None
+        if own is not None:
+            place[row] = own
+    rows = sorted(own for own in place.values() if own >= 0)
+    return _only(offer, rows), [rows.index(place[row]) for row in path if row in place]
 
 
 def _only(offer: Proposal, rows: Sequence[int]) -> Proposal:
