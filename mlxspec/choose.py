@@ -19,6 +19,7 @@ from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading import Loaded, Say, context_length, load_model, runs_on_cpu
 from mlxspec.memory import Need, needed, preflight
 from mlxspec.options import Options
+from mlxspec.paths import WEIGHTS
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 from mlxspec.target import Target
@@ -67,7 +68,7 @@ def check_name(wish: str) -> None:
 def trained_drafters() -> list[tuple[str, Path, dict[str, Any]]]:
     """The drafters that come with the package: kind, folder, and what their training recorded."""
     found = []
-    for config in sorted((Path(__file__).parent / "models" / "weights").glob("*/config.json")):
+    for config in sorted(WEIGHTS.glob("*/config.json")):
         found.append((config.parent.name.rpartition("-")[2], config.parent, _record(config.parent)))
     return found
 

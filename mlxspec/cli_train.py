@@ -7,10 +7,10 @@ from typing import Any
 from mlxspec import config
 from mlxspec.arguments import Parser, above_zero, whole
 from mlxspec.errors import UsageError
+from mlxspec.paths import WEIGHTS
 from mlxspec.terminal import Terminal
 
 KINDS = ("small", "redrafter")
-SHIPPED = Path(__file__).parent / "models" / "weights"
 
 
 def parser() -> Parser:
@@ -63,7 +63,7 @@ def parser() -> Parser:
 
 def started(text: str) -> Path:
     """The folder that --from means."""
-    named = SHIPPED / text
+    named = WEIGHTS / text
     return named if not Path(text).exists() and named.is_dir() else Path(text)
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+WEIGHTS = Path(__file__).parent / "models" / "weights"  # the trained drafters and voices that come with the package
+
 
 def config_dir() -> Path:
     """Settings: ``~/.config/mlxspec``, or below XDG_CONFIG_HOME."""

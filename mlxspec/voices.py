@@ -17,7 +17,7 @@ from mlxspec.audio.errors import AudioError
 from mlxspec.audio.files import replacing
 from mlxspec.audio.layout import Layout
 from mlxspec.errors import ModelError, UsageError
-from mlxspec.paths import data_dir
+from mlxspec.paths import WEIGHTS, data_dir
 
 VOICE = "voice.json"
 FORMAT = 1
@@ -54,7 +54,7 @@ class VoiceFiles:
 
 def shipped() -> list[Path]:
     """Folders of the voices that come with the package, and of those the user has put in place."""
-    places = (Path(__file__).parent / "models" / "weights" / "voices", data_dir() / "voices")
+    places = (WEIGHTS / "voices", data_dir() / "voices")
     return [path.parent for place in places for path in sorted(place.glob(f"*/{VOICE}"))]
 
 

@@ -16,7 +16,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlxspec import distil, learned, train_head, train_loop
-from mlxspec.cli_train import SHIPPED, started
+from mlxspec.cli_train import started
 from mlxspec.cli_train import train as verb
 from mlxspec.distil import Record, TextStore, TextWriter
 from mlxspec.drafters.redrafter import RecurrentDrafter
@@ -25,6 +25,7 @@ from mlxspec.errors import DrafterError, MlxspecError, ModelError, UsageError
 from mlxspec.loading import load_model
 from mlxspec.models.redrafter import ReDrafter, load
 from mlxspec.options import Options
+from mlxspec.paths import WEIGHTS
 from mlxspec.target import Target
 from mlxspec.terminal import Terminal
 from mlxspec.train import TrainOptions, train
@@ -295,7 +296,7 @@ def test_training_ends_where_it_no_longer_helps(text: TrainingText, tmp_path: Pa
 
 def test_a_shipped_drafter_is_gone_on_from_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert started("smollm2-135m-redrafter") == SHIPPED / "smollm2-135m-redrafter" and (SHIPPED / "smollm2-135m-redrafter").is_dir()
+    assert started("smollm2-135m-redrafter") == WEIGHTS / "smollm2-135m-redrafter" and (WEIGHTS / "smollm2-135m-redrafter").is_dir()
     (tmp_path / "smollm2-135m-redrafter").mkdir()
     assert started("smollm2-135m-redrafter") == Path("smollm2-135m-redrafter")
     assert started("nowhere") == Path("nowhere")
