@@ -49,7 +49,8 @@ def parser() -> Parser:
     result.one(
         "--exit-dim", help="redrafter: width of what its head reads (default: the hidden size)", kind=whole("--exit-dim"), metavar="N", to=shape
     )
-    result.one("--draft-vocab", help="redrafter: tokens it can draft (default: 8192)", kind=whole("--draft-vocab"), metavar="N", to=shape)
+    words = "redrafter: tokens it can draft (default: 4096; --from keeps what it has, and can be cut to fewer)"
+    result.one("--draft-vocab", help=words, kind=whole("--draft-vocab"), metavar="N", to=shape)
     result.one("--draft-steps", help="redrafter: tokens ahead it is trained for (default: 5)", kind=whole("--draft-steps"), metavar="N", to=shape)
     result.one("--hidden-size", help="small: width (default: 256)", kind=whole("--hidden-size", 8), metavar="N", to=shape)
     other = result.add_argument_group("other")

@@ -33,6 +33,7 @@ LOOK_RATE = 0.4  # how far such a look moves it
 NEWS = 0.25  # a look that finds another cost than believed by this share is followed by the next one soon
 KEPT_EVERY = 256  # rounds after which what they taught is worth writing down
 BUDGET = 6.0  # seconds after which no more chains are timed
+THREADS = ("_NUM_THREADS", "_MAXIMUM_THREADS")  # of a BLAS: how many it has decides what rows cost
 UNLIKELY = 2.4  # times what the rows would take one by one (recurrent layers read them twice): the machine was busy with something else
 SLOW = 0.5  # seconds of a plain forward from which the slope is not worth its time
 
@@ -196,5 +197,6 @@ def _key(target: Target, digest: str) -> str:
         str(device.get("device_name") or platform.processor()),
         version("mlx"),
         os.environ.get("LD_PRELOAD", ""),
+        sorted((name, value) for name, value in os.environ.items() if name.endswith(THREADS)),
     )
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]

@@ -55,7 +55,7 @@ class TrainOptions:
     seed: int = 0
     labels: str = "soft"
     exit_dim: int | None = None
-    draft_vocab: int = 8192
+    draft_vocab: int | None = None
     layers: int | None = None
     hidden_size: int = 256
     draft_steps: int = 5
@@ -221,7 +221,7 @@ def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText, same: Seq
     if options.kind == "small":
         small = SmallShape(options.hidden_size, options.layers or 4, soft=soft)
         return SmallTask(head, loaded.tokenizer, text, small, options.seed, options.start)
-    shape = ReDrafterShape(options.exit_dim or table.shape[1], options.draft_vocab, options.layers or 2, steps=options.draft_steps, soft=soft)
+    shape = ReDrafterShape(options.exit_dim, options.draft_vocab, options.layers, steps=options.draft_steps, soft=soft)
     return ReDrafterTask(table, head, text, shape, options.seed, options.start, same)
 
 

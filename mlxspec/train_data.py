@@ -104,13 +104,14 @@ class TrainingText:
         held = [one for one in self.answers if one.held_out and one.length > 1]
         return ([one for one in held if (one.record.temperature == 0) == greedy] or held)[:count]
 
-    def draft_vocabulary(self, size: int, vocab_size: int) -> np.ndarray:
-        """The ``size`` tokens said most often in the part that is trained on, by id."""
+    def draft_vocabulary(self, size: int, vocab_size: int, among: np.ndarray | None = None) -> np.ndarray:
+        """The ``size`` tokens (of those ``among`` which to choose) said most often in the part that is trained on, by id."""
         counts = np.zeros(vocab_size, np.int64)
         for one in self.training_answers():
             np.add.at(counts, self.tokens[one.rows], 1)
             np.add.at(counts, self.ids[one.rows, 0], 1)
-        return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
+        choice = np.arange(vocab_size) if among is None else np.sort(among)
+        return np.sort(choice[np.argsort(-counts[choice], kind="stable")[:size]]).astype(np.int32)
 
 
 def shuffled(places: np.ndarray, batch: int, seed: int, step: int) -> Iterator[np.ndarray]:

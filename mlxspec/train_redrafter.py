@@ -14,11 +14,12 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxspec.errors import DrafterError
+from mlxspec.errors import DrafterError, UsageError
 from mlxspec.models.redrafter import CheckpointError, ReDrafter, ReDrafterArgs, load, save
 from mlxspec.train_data import Answer, TrainingText
 from mlxspec.train_head import cross_entropy, projected
 
+DRAFT_VOCAB, LAYERS = 4096, 2
 RIDGE = 0.01  # of a feature's mean square
 RARELY = 0.1  # a step is trained at least this often
 OFFERED = 0.06  # a token hangs in the tree where the drafter gives its branch this much
@@ -28,9 +29,9 @@ OFFERED = 0.06  # a token hangs in the tree where the drafter gives its branch t
 class ReDrafterShape:
     """What the user chooses about the network and its labels."""
 
-    exit_dim: int
-    draft_vocab: int
-    layers: int = 2
+    exit_dim: int | None = None  # None: the target's hidden size, or what --from has
+    draft_vocab: int | None = None  # None: DRAFT_VOCAB, or what --from has
+    layers: int | None = None  # None: LAYERS, or what --from has
     rnn: bool = True
     steps: int = 5
     soft: bool = True
@@ -60,16 +61,19 @@ class ReDrafterTask:
         vocab, width = table.shape
         if start is None:
             mx.random.seed(seed)
-            ids = text.draft_vocabulary(min(shape.draft_vocab, vocab), vocab)
+            ids = text.draft_vocabulary(min(shape.draft_vocab or DRAFT_VOCAB, vocab), vocab)
             ids = np.union1d(ids[~np.isin(ids, list(alike))], list(alike[:1])).astype(np.int32)
-            args = ReDrafterArgs(width, vocab, shape.exit_dim, shape.layers, shape.rnn, len(ids))
+            args = ReDrafterArgs(width, vocab, shape.exit_dim or width, shape.layers or LAYERS, shape.rnn, len(ids))
             self.network = ReDrafter(args, ids.tolist())
             rows = [head[list(alike)].mean(axis=0) if i in alike[:1] else head[i] for i in ids]
             begin_by_regression(self.network, np.stack(rows), table, text, shape.steps, seed)
         else:
             self.network = self._loaded(start, vocab, width)
-            known = self.network.d2t
-            ids = np.arange(vocab, dtype=np.int32) if known is None else np.array(known)
+            ids = _drafted(self.network)
+            if shape.draft_vocab is not None and shape.draft_vocab < len(ids):
+                kept = np.union1d(text.draft_vocabulary(shape.draft_vocab, vocab, ids), list(alike[:1]))
+                self.network.trim(np.flatnonzero(np.isin(ids, kept)))
+                ids = _drafted(self.network)
         self.ids = ids
         self.table_bytes = table.nbytes + (head.nbytes if head is not table else 0)
         self.place = np.full(vocab, -1, np.int32)  # of a target token in the draft vocabulary
@@ -89,6 +93,15 @@ class ReDrafterTask:
             raise DrafterError(
                 f"{folder} was trained for {network.args.vocab_size} tokens and hidden size {network.args.hidden_size}, "
                 f"and this model has {vocab} and {width}: give --from a drafter of the same model."
+            )
+        has, wants = network.args, self.shape
+        for flag, found, asked in (("exit-dim", has.exit_dim, wants.exit_dim), ("layers", has.num_draft_layers, wants.layers)):
+            if asked not in (None, found):
+                raise UsageError(f"--{flag} {asked} and --from {folder}, which has {found}: leave out --{flag}, or --from.")
+        if (wants.draft_vocab or 0) > has.head_size:
+            raise UsageError(
+                f"--draft-vocab {wants.draft_vocab} and --from {folder}, which can draft {has.head_size} tokens: "
+                "it can be cut to fewer, not made to learn more; leave out --draft-vocab, or --from."
             )
         return network
 
@@ -176,6 +189,11 @@ class ReDrafterTask:
         weights: Any = tree_flatten(self.network.parameters())  # type: ignore[no-untyped-call]
         halved.load_weights([(name, value.astype(mx.float16)) for name, value in weights])
         save(folder, halved, extra)
+
+
+def _drafted(network: ReDrafter) -> np.ndarray:
+    """The target's ids of the tokens it can draft, (n,) int32."""
+    return np.arange(network.args.vocab_size, dtype=np.int32) if network.d2t is None else np.array(network.d2t)
 
 
 def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray, text: TrainingText, steps: int, seed: int) -> None:

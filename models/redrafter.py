@@ -151,6 +151,14 @@ class ReDrafter(nn.Module):
             self.lm_head[-1] = dense
         self.args = replace(self.args, quantization=None)
 
+    def trim(self, columns: np.ndarray) -> None:
+        """Leave only these tokens of the draft vocabulary, (n,) places in it in their new order, in place: a step reads less."""
+        self.dequantise()
+        known = np.arange(self.args.vocab_size) if self._d2t is None else np.array(self._d2t)
+        self.args = replace(self.args, draft_vocab_size=len(columns))
+        self._d2t = _checked_map(self.args, known[columns])
+        self.lm_head[-1].weight = self.lm_head[-1].weight[mx.array(columns.astype(np.int32))]
+
     def _blocks(self, x: mx.array) -> mx.array:
         for block in self.lm_head[:-1]:
             x = block(x)

@@ -34,6 +34,20 @@ def seeded(args: ReDrafterArgs, seed: int = 0) -> ReDrafter:
     return network
 
 
+@pytest.mark.parametrize("kind", ["apple", "trimmed", "quantised"])
+def test_trimming_the_draft_vocabulary_leaves_the_other_tokens_logits(kind: str) -> None:
+    network = seeded(SHAPES[kind])
+    hidden, state = mx.random.normal((8,)), mx.random.normal((3, 8))
+    columns = np.array([4, 0, 3])
+    ids = np.arange(20) if network.d2t is None else np.array(network.d2t)
+    network.dequantise()
+    before = np.array(network.logits(hidden, state))
+    network = seeded(SHAPES[kind])
+    network.trim(columns)
+    assert np.array(network.d2t).tolist() == ids[columns].tolist() and network.args.head_size == 3 and network.args.quantization is None
+    assert np.allclose(np.array(network.logits(hidden, state)), before[:, columns], atol=1e-6)
+
+
 def tensors(network: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(network.parameters()))
 

@@ -405,6 +405,28 @@ def test_going_on_from_trained_weights(target: Path, tmp_path: Path) -> None:
         train(small_options(other, tmp_path / "three", start=tmp_path / "one"), lambda _: None)
 
 
+def test_going_on_with_a_smaller_draft_vocabulary(text: TrainingText, tmp_path: Path) -> None:
+    """The tokens said most often stay, each with its own row of the head; whatever else the start has is kept, and cannot be asked to differ."""
+    wide = redrafter(text, exit_dim=WIDTH + 8, layers=1)
+    wide.save(tmp_path / "wide", {})
+    table, head = tables(tiny_model())
+
+    def on(**shape: Any) -> ReDrafterTask:
+        return ReDrafterTask(table, head, text, ReDrafterShape(**{"steps": 3, **shape}), 0, tmp_path / "wide")
+
+    assert on().network.args == wide.network.args
+    cut = on(draft_vocab=50)
+    ids = np.array(cut.network.d2t)
+    assert set(ids) == set(text.draft_vocabulary(50, len(table), np.array(wide.network.d2t))) and len(ids) == 50 == cut.network.args.head_size
+    rows = {int(token): np.array(row) for token, row in zip(np.array(wide.network.d2t), np.array(wide.network.lm_head[-1].weight), strict=True)}
+    for token, row in zip(ids, np.array(cut.network.lm_head[-1].weight), strict=True):
+        assert np.allclose(row, rows[int(token)], atol=2e-3)  # through a file in float16
+    assert np.isfinite(cut.held_out(8)["loss"])
+    for shape, words in ({"draft_vocab": 201}, "can draft 200 tokens"), ({"exit_dim": WIDTH}, f"has {WIDTH + 8}"), ({"layers": 2}, "which has 1"):
+        with pytest.raises(UsageError, match=words):
+            on(**shape)
+
+
 def test_a_users_own_text(target: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     lines: list[dict[str, Any]] = [{"text": "a text of the user's own, number " + str(i) * 9} for i in range(9)]
