@@ -246,6 +246,20 @@ def test_a_drafter_with_a_poor_record_is_asked_again() -> None:
     assert [member.passed_over(0.0, 1 / plain, curve, 0) for _ in range(3)] == [False] * 3 and member.patience == 4
 
 
+def test_another_text_is_another_chance() -> None:
+    """A drafter that was asked every 32nd round by the end of a reply it was bad at is asked in the fourth round of the next one."""
+    curve = CostCurve.flat()
+    plain = curve.seconds(1, 0)
+    adaptive = AdaptiveDrafter([LookupDrafter(), Noise()], curve)
+    member = adaptive.members[1]
+    member.learn(Proposal.chain((1, 2)), (), 2 * plain)
+    for _ in range(70):
+        member.passed_over(0.0, 1 / plain, curve, 0)
+    assert member.patience == 32
+    adaptive.begin(PROMPT, {}, 0)
+    assert [turn for turn in range(20) if not member.passed_over(0.0, 1 / plain, curve, 0)] == [3, 11]
+
+
 def test_options_choose_between_fixed_adaptive_and_none() -> None:
     engine = tiny_engine("lookup")
     text = "one two one two one two one two one"

@@ -50,6 +50,7 @@ class AdaptiveDrafter:
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
         for member in self.members:
+            member.waited, member.patience = 0, PATIENCE[0]  # in another text a drafter that did badly may do well
             member.drafter.begin(prompt, hidden, reused)
 
     def propose(self, token: int, limit: int, context: Context) -> Proposal:
