@@ -13,7 +13,7 @@ from mlxspec.cache import keep_rows
 from mlxspec.cost import ROWS, CostCurve, measure, measured, save
 from mlxspec.decode import Limits, decode
 from mlxspec.drafters import NoDrafter
-from mlxspec.drafters.adaptive import AdaptiveDrafter, Member, cut, merged
+from mlxspec.drafters.adaptive import MEMORY, AdaptiveDrafter, Member, cut, merged
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import UsageError
@@ -151,9 +151,8 @@ def test_two_offers_are_verified_as_one_tree_where_rows_are_cheap() -> None:
     clock.now += 0.02
     adaptive.accept((0, 1), 9, {})
     one, two = adaptive.members
-    assert one.survival[:2] == pytest.approx([0.7 + 0.08 * 0.3, 0.49 + 0.08 * 0.51]) and two.survival[:2] == pytest.approx(
-        [0.7 + 0.08 * 0.3, 0.49 * 0.92]
-    )
+    assert one.survival[:2] == pytest.approx([0.7 + MEMORY * 0.3, 0.49 + MEMORY * 0.51])
+    assert two.survival[:2] == pytest.approx([0.7 + MEMORY * 0.3, 0.49 * (1 - MEMORY)])
     assert (one.hoped, one.got) == pytest.approx((1 - 0.02 * 0.1, 1 + 0.02)) and (two.hoped, two.got) == pytest.approx((1 - 0.02 * 0.1, 1.0))
     assert one.emitted == two.emitted == 3
 
@@ -234,30 +233,28 @@ def test_depth_follows_what_was_accepted() -> None:
 
 
 def test_a_drafter_with_a_poor_record_is_asked_again() -> None:
-    """After 4 rounds, then 8, 16, 32 and 32; a record that promises more than the rest ends the waiting."""
+    """At once, after two rounds, then every fourth; a record that promises more than the rest ends the waiting."""
     member = Member(SmallDrafter(tiny_model()))
     curve = CostCurve.flat()
     plain = curve.seconds(1, 0)
     member.learn(Proposal.chain((1, 2)), (), 2 * plain)
     asked = [turn for turn in range(100) if not member.passed_over(0.0, 1 / plain, curve, 0)]
-    assert asked == [3, 11, 27, 59, 91]
+    assert asked == [0, *range(2, 100, 4)]
     for _ in range(60):
         member.learn(Proposal.chain((1, 2)), (0, 1), 1.5 * plain)
-    assert [member.passed_over(0.0, 1 / plain, curve, 0) for _ in range(3)] == [False] * 3 and member.patience == 4
+    assert [member.passed_over(0.0, 1 / plain, curve, 0) for _ in range(3)] == [False] * 3 and member.patience == 1
 
 
 def test_another_text_is_another_chance() -> None:
-    """A drafter that was asked every 32nd round by the end of a reply it was bad at is asked in the fourth round of the next one."""
+    """A drafter that was asked every fourth round by the end of a reply it was bad at is asked in the first round of the next one."""
     curve = CostCurve.flat()
     plain = curve.seconds(1, 0)
     adaptive = AdaptiveDrafter([LookupDrafter(), Noise()], curve)
     member = adaptive.members[1]
     member.learn(Proposal.chain((1, 2)), (), 2 * plain)
-    for _ in range(70):
-        member.passed_over(0.0, 1 / plain, curve, 0)
-    assert member.patience == 32
+    assert [turn for turn in range(9) if not member.passed_over(0.0, 1 / plain, curve, 0)] == [0, 2, 6]
     adaptive.begin(PROMPT, {}, 0)
-    assert [turn for turn in range(20) if not member.passed_over(0.0, 1 / plain, curve, 0)] == [3, 11]
+    assert [turn for turn in range(9) if not member.passed_over(0.0, 1 / plain, curve, 0)] == [0, 2, 6]
 
 
 def test_options_choose_between_fixed_adaptive_and_none() -> None:

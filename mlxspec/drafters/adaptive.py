@@ -16,13 +16,13 @@ from mlxspec.drafters import Drafter
 from mlxspec.proposal import Proposal
 from mlxspec.sampling import Context
 
-MEMORY = 0.08  # weight of the latest round in running means
+MEMORY = 0.04  # weight of the latest round in running means
 SLOW = 0.02  # the same for what needs many rounds to be known
 DEBT = 3.0  # plain forwards lost, in a sum that forgets, before a pause
 TRIAL = 1.2  # and in the trial that ends one
 FORGET = 0.98
 SHORTEST, LONGEST = 24, 384  # rounds of a pause; each fruitless one is twice the one before
-PATIENCE = 4, 32  # rounds for which a drafter with a poor record is passed over; each look that changes nothing doubles them
+PATIENCE = 1, 4  # rounds for which a drafter with a poor record is passed over; each look that changes nothing doubles them
 NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
