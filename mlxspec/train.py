@@ -147,7 +147,8 @@ def as_before(options: TrainOptions, before: dict[str, Any], given: frozenset[st
     if changed:
         told = ", ".join(f"--{_flag(name)} {asked[name]} (was {before[name]})" for name in changed)
         raise UsageError(f"--resume goes on with the options of the run, and these differ: {told}. Leave them out, or start again without --resume.")
-    values = {name: Path(value) if name in PATHS and value is not None else value for name, value in before.items()}
+    own = {name: value for name, value in before.items() if name not in FOREIGN[before["kind"]]}  # of the other kind's, defaults were recorded too
+    values = {name: Path(value) if name in PATHS and value is not None else value for name, value in own.items()}
     return TrainOptions(**{**values, **{name: getattr(options, name) for name in NOT_OF_THE_RUN}})
 
 

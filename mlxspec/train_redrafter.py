@@ -69,12 +69,10 @@ class ReDrafterTask:
             begin_by_regression(self.network, np.stack(rows), table, text, shape.steps, seed)
         else:
             self.network = self._loaded(start, vocab, width)
-            ids = _drafted(self.network)
-            if shape.draft_vocab is not None and shape.draft_vocab < len(ids):
-                kept = np.union1d(text.draft_vocabulary(shape.draft_vocab, vocab, ids), list(alike[:1]))
-                self.network.trim(np.flatnonzero(np.isin(ids, kept)))
-                ids = _drafted(self.network)
-        self.ids = ids
+            if shape.draft_vocab is not None and shape.draft_vocab < self.network.args.head_size:
+                kept = np.union1d(text.draft_vocabulary(shape.draft_vocab, vocab, self.network.drafted), list(alike[:1]))
+                self.network.trim(np.flatnonzero(np.isin(self.network.drafted, kept)))
+        self.ids = ids = self.network.drafted
         self.table_bytes = table.nbytes + (head.nbytes if head is not table else 0)
         self.place = np.full(vocab, -1, np.int32)  # of a target token in the draft vocabulary
         self.place[ids] = np.arange(len(ids))
@@ -189,11 +187,6 @@ class ReDrafterTask:
         weights: Any = tree_flatten(self.network.parameters())  # type: ignore[no-untyped-call]
         halved.load_weights([(name, value.astype(mx.float16)) for name, value in weights])
         save(folder, halved, extra)
-
-
-def _drafted(network: ReDrafter) -> np.ndarray:
-    """The target's ids of the tokens it can draft, (n,) int32."""
-    return np.arange(network.args.vocab_size, dtype=np.int32) if network.d2t is None else np.array(network.d2t)
 
 
 def begin_by_regression(network: ReDrafter, head: np.ndarray, table: np.ndarray, text: TrainingText, steps: int, seed: int) -> None:

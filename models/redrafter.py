@@ -95,6 +95,11 @@ class ReDrafter(nn.Module):
         """Target ids of the draft vocabulary, (head_size,) int32; None where both vocabularies are the same."""
         return self._d2t
 
+    @property
+    def drafted(self) -> np.ndarray:
+        """Target ids of the draft vocabulary, (head_size,) int32, where both vocabularies are the same too."""
+        return np.arange(self.args.head_size, dtype=np.int32) if self._d2t is None else np.array(self._d2t)
+
     def step(self, embedding: mx.array, state: mx.array | None = None) -> mx.array:
         """The state after one more token, given its embedding (..., hidden_size); ``state`` None is the zero state of the start."""
         if not self.args.rnn:
@@ -154,9 +159,9 @@ class ReDrafter(nn.Module):
     def trim(self, columns: np.ndarray) -> None:
         """Leave only these tokens of the draft vocabulary, (n,) places in it in their new order, in place: a step reads less."""
         self.dequantise()
-        known = np.arange(self.args.vocab_size) if self._d2t is None else np.array(self._d2t)
+        ids = self.drafted[columns]
         self.args = replace(self.args, draft_vocab_size=len(columns))
-        self._d2t = _checked_map(self.args, known[columns])
+        self._d2t = _checked_map(self.args, ids)
         self.lm_head[-1].weight = self.lm_head[-1].weight[mx.array(columns.astype(np.int32))]
 
     def _blocks(self, x: mx.array) -> mx.array:

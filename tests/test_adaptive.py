@@ -380,7 +380,6 @@ def test_the_curve_is_measured_once_and_kept(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")  # with other threads rows cost something else
     measured(target, "digest", said.append, tmp_path)
     assert len(said) == 3 and len(list(tmp_path.glob("*.json"))) == 2
-    monkeypatch.undo()
     save(curve, tmp_path / "file.json" / "impossible" / "x.json")
 
 

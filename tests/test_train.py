@@ -28,7 +28,7 @@ from mlxspec.options import Options
 from mlxspec.paths import WEIGHTS
 from mlxspec.target import Target
 from mlxspec.terminal import Terminal
-from mlxspec.train import TrainOptions, train
+from mlxspec.train import TrainOptions, as_before, train
 from mlxspec.train_card import command
 from mlxspec.train_data import Answer, TrainingText, shuffled
 from mlxspec.train_head import cross_entropy, projected
@@ -391,6 +391,11 @@ def test_changed_options_are_refused_by_name(target: Path, tmp_path: Path, monke
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     with pytest.raises(UsageError, match="no checkpoint"):
         train(broken(kind="redrafter", out=out, resume=True), lambda _: None, frozenset({"kind", "out", "resume"}))
+
+
+def test_a_run_of_before_is_resumed_though_a_default_of_the_other_kind_has_changed() -> None:
+    before = {**TrainOptions(kind="small", steps=7).shaping, "draft_vocab": 8192, "exit_dim": None}
+    assert as_before(TrainOptions(kind="small", resume=True), before, frozenset({"kind"})).steps == 7
 
 
 def test_going_on_from_trained_weights(target: Path, tmp_path: Path) -> None:
