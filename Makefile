@@ -16,6 +16,7 @@ check: lint types size
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(BIN)lint-imports
 
 types:
 	$(PYTHON) -m mypy

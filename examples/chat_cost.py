@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlxspec.sessions import Store
+from mlxspec.sessions.store import Store
 from mlxspec.tui.app import ChatApp
-from mlxspec.tui.history import History
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.worker import Worker
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.prompt_history import History
+from mlxspec.tui.chat.worker import Worker
 
 PROMPT = "Write a long Python class for a bank account, in one code block, with many methods and a docstring for each."
 BEAT = 0.1  # seconds between two looks at the clock; each look takes a core from the engine for a moment
@@ -60,7 +60,7 @@ async def beat(lags: list[float], stop: asyncio.Event) -> None:
         lags.append(loop.time() - wanted)
 
 
-async def with_screen(talk: Talk, lags: list[float]) -> float:
+async def with_screen(talk: Conversation, lags: list[float]) -> float:
     """Tokens per second of a reply that the screen shows."""
     app = ChatApp(talk, environ={}, history=History(None))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -79,7 +79,7 @@ async def with_screen(talk: Talk, lags: list[float]) -> float:
     return speed(talk, seconds)
 
 
-def without_screen(talk: Talk) -> float:
+def without_screen(talk: Conversation) -> float:
     """The same reply with nobody who draws."""
     talk.tell, talk.redraw, talk.give_back = (lambda text: None), (lambda: None), (lambda text: None)
     talk.clear()
@@ -91,7 +91,7 @@ def without_screen(talk: Talk) -> float:
     return speed(talk, time.perf_counter() - started)
 
 
-def speed(talk: Talk, seconds: float) -> float:
+def speed(talk: Conversation, seconds: float) -> float:
     """Tokens per second by the engine's clock; the engine of words has none."""
     assert talk.done is not None
     return len(talk.done.tokens) / seconds if talk.done.model == "fake" else float(talk.done.stats["tokens_per_second"])
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--drafter", default="lookup")
     given = parser.parse_args()
     worker = Worker(load_fake if given.fake else load).start()
-    talk = Talk(worker, Store(Path(tempfile.mkdtemp())), {"seed": 1, "temperature": 0.0, "max_tokens": given.tokens, "stop": ()})
+    talk = Conversation(worker, Store(Path(tempfile.mkdtemp())), {"seed": 1, "temperature": 0.0, "max_tokens": given.tokens, "stop": ()})
     talk.load("smollm2-135m", given.drafter)
     talk.send("Hello.")
     while talk.answering or talk.worker.busy or talk.baseline is None:

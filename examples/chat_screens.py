@@ -11,12 +11,12 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from mlxspec.cli_chat import load_engine, offers
-from mlxspec.sessions import Store
+from mlxspec.cli.chat import load_engine, offers
+from mlxspec.sessions.store import Store
 from mlxspec.tui.app import ChatApp
-from mlxspec.tui.history import History
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.worker import Worker
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.prompt_history import History
+from mlxspec.tui.chat.worker import Worker
 
 SIZE = (118, 40)
 FIRST = "What is a lighthouse for? One sentence."
@@ -55,7 +55,7 @@ class Camera:
 
 async def main(folder: Path) -> None:
     worker = Worker(load_engine, list_offers=offers).start()
-    talk = Talk(worker, Store(Path(tempfile.mkdtemp())), {"temperature": 0.0, "max_tokens": 120})
+    talk = Conversation(worker, Store(Path(tempfile.mkdtemp())), {"temperature": 0.0, "max_tokens": 120})
     talk.load("smollm2-135m", "auto")
     app = ChatApp(talk, environ={}, history=History(None))
     async with app.run_test(size=SIZE) as pilot:

@@ -25,7 +25,7 @@ def overlaps(engine: Any, drafter: RecurrentDrafter, prompt: list[int], reply: l
     for _ in target.prefill(prompt[:-1]):
         pass
     sequence = [prompt[-1], *reply[:-1]]
-    settings = engine._settings({"temperature": temperature})
+    settings = engine.checked({"temperature": temperature})
     sampler = engine.sampler(settings, SEED)
     rows = target._forward(mx.array(sequence), ("last",))
     history = [*prompt, *reply]

@@ -20,10 +20,10 @@ from typing import Any
 import mlx.core as mx
 
 import mlxspec
-from mlxspec.bench_prompts import read_prompts, select
-from mlxspec.bench_rows import EngineRow, Run
-from mlxspec.bench_stats import distinct_4grams, interval, run_speed
-from mlxspec.options import Options
+from mlxspec.bench.prompts import read_prompts, select
+from mlxspec.bench.rows import EngineRow, Run
+from mlxspec.bench.stats import distinct_4grams, interval, run_speed
+from mlxspec.settings.options import Options
 
 Rates = list[float | None]  # tokens per second, by prompt
 

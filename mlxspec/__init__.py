@@ -6,37 +6,37 @@ Everything loads on first use: importing this package imports no mlx.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlxspec.engine import Engine, load
+    from mlxspec.core.events import Audio, Done, Event, Prefill, Sentence, Spoken, Step, Text
+    from mlxspec.core.proposal import Proposal, Verdict
     from mlxspec.errors import DrafterError, MlxspecError, ModelError, RollbackError, UsageError
-    from mlxspec.events import Audio, Done, Event, Prefill, Sentence, Spoken, Step, Text
-    from mlxspec.options import Options
-    from mlxspec.proposal import Proposal, Verdict
-    from mlxspec.speech import Speech, Voice, load_voice
+    from mlxspec.llm.engine import Engine, load
+    from mlxspec.settings.options import Options
+    from mlxspec.speech.voice import Speech, Voice, load_voice
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audio": "events",
-    "Done": "events",
+    "Audio": "core.events",
+    "Done": "core.events",
     "DrafterError": "errors",
-    "Engine": "engine",
-    "Event": "events",
+    "Engine": "llm.engine",
+    "Event": "core.events",
     "MlxspecError": "errors",
     "ModelError": "errors",
-    "Options": "options",
-    "Prefill": "events",
-    "Proposal": "proposal",
+    "Options": "settings.options",
+    "Prefill": "core.events",
+    "Proposal": "core.proposal",
     "RollbackError": "errors",
-    "Sentence": "events",
-    "Speech": "speech",
-    "Spoken": "events",
-    "Step": "events",
-    "Text": "events",
+    "Sentence": "core.events",
+    "Speech": "speech.voice",
+    "Spoken": "core.events",
+    "Step": "core.events",
+    "Text": "core.events",
     "UsageError": "errors",
-    "Verdict": "proposal",
-    "Voice": "speech",
-    "load": "engine",
-    "load_voice": "speech",
+    "Verdict": "core.proposal",
+    "Voice": "speech.voice",
+    "load": "llm.engine",
+    "load_voice": "speech.voice",
 }
 
 __all__ = [

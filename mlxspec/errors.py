@@ -1,4 +1,4 @@
-"""What can go wrong, as five classes. Every message is one line: what, the value, the remedy."""
+"""What can go wrong, as six classes. Every message is one line: what, the value, the remedy."""
 
 
 class MlxspecError(Exception):
@@ -23,3 +23,7 @@ class DrafterError(MlxspecError):
 
 class RollbackError(MlxspecError):
     """A cache that cannot drop rejected rows. Raised instead of keeping them in silence."""
+
+
+class AudioError(MlxspecError, ValueError):
+    """A codec, a layout, groups or a sound file that cannot be read, or that does not fit."""

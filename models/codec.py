@@ -19,8 +19,8 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxspec.audio.errors import AudioError
-from mlxspec.audio.files import replacing
+from mlxspec.errors import AudioError
+from mlxspec.paths import replacing
 
 MODEL_TYPE = "mlxspec_codec"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from mlxspec import cli_generate
-from mlxspec.cli import main
+from mlxspec.cli import generate as cli_generate
+from mlxspec.cli.main import main
+from mlxspec.core.events import Done, Event, Prefill, Step, Text
+from mlxspec.core.proposal import Proposal
 from mlxspec.errors import DrafterError
-from mlxspec.events import Done, Event, Prefill, Step, Text
-from mlxspec.options import Options
-from mlxspec.proposal import Proposal
+from mlxspec.settings.options import Options
 
 ANSWER = "Gravity pulls things down , always ."
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mlxspec.recipes.both_cores import Team
+from mlxspec.recipes.two_processes import Team
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

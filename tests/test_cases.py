@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from mlx_lm import stream_generate
 
+from mlxspec.core.events import Prefill
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import MlxspecError, ModelError
-from mlxspec.events import Prefill
 from tests.tiny import tiny_engine, tiny_model
 
 TEXT = "count from one to twenty, then count from one to twenty again, and again from one to twenty"

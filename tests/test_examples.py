@@ -1,16 +1,16 @@
 """The examples do what they say."""
 
 import runpy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mlxspec
+from tests import ROOT
 from tests.tiny import VOCAB, MarkovModel, tiny_engine
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(scope="module")

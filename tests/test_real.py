@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm import stream_generate
 
-from mlxspec.engine import Engine, load
-from mlxspec.events import Text
+from mlxspec.core.events import Text
+from mlxspec.llm.engine import Engine, load
 
 pytestmark = pytest.mark.real
 

@@ -14,11 +14,11 @@ from mlx_lm.utils import _get_classes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mlxspec.cost import CostCurve
-from mlxspec.engine import Engine
-from mlxspec.loading import Loaded
-from mlxspec.options import Options
-from mlxspec.target import Target
+from mlxspec.core.target import Target
+from mlxspec.drafters.cost import CostCurve
+from mlxspec.llm.engine import Engine
+from mlxspec.loading.load import Loaded
+from mlxspec.settings.options import Options
 
 VOCAB = 258
 _BASE: dict[str, Any] = {

@@ -10,14 +10,14 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxspec.audio.layout import Layout
-from mlxspec.audio.phonemes import SYMBOLS
-from mlxspec.cost import CostCurve
-from mlxspec.loading import Loaded
+from mlxspec.audio.codes.layout import Layout
+from mlxspec.audio.text.phonemes import SYMBOLS
+from mlxspec.drafters.cost import CostCurve
+from mlxspec.loading.load import Loaded
 from mlxspec.models.codec import Codec, CodecArgs, save
-from mlxspec.options import Options
-from mlxspec.speech import Voice
-from mlxspec.voices import VoiceFiles, write_voice
+from mlxspec.settings.options import Options
+from mlxspec.speech.voice import Voice
+from mlxspec.speech.voice_folder import VoiceFiles, write_voice
 from tests.sine_codec import SineCodec
 from tests.tiny import MarkovModel, byte_tokenizer, config_of, tiny_model
 

@@ -1,4 +1,4 @@
-"""The Textual app: one conversation, its screen, its keys. Starts and ends things; what they do stands in deeds.py, what is drawn in live.py.
+"""The Textual app: one conversation, its screen, its keys. Starts and ends things; what they do stands in screen_actions.py, what is drawn in refresh.py.
 
 The loop of the screen never waits for the engine: some ten times a second it takes in what has happened and draws what is new, more seldom
 where drawing is slow. Nothing that comes from outside is ever read as markup.
@@ -18,21 +18,21 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.widgets import Input, Markdown, TextArea
 
-from mlxspec.terminal import clean, one_line
-from mlxspec.tui import clipboard, words
-from mlxspec.tui.chat_screen import ChatScreen
-from mlxspec.tui.compare_screen import CompareScreen
-from mlxspec.tui.deeds import Deeds
-from mlxspec.tui.history import History, history_file
-from mlxspec.tui.in_turn import InTurn
+from mlxspec.display import clean, one_line
+from mlxspec.tui.chat import captions, clipboard
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.prompt_history import History, history_file
+from mlxspec.tui.key_queue import KeyQueue
 from mlxspec.tui.keys import bindings_of, keymap
-from mlxspec.tui.live import Live
-from mlxspec.tui.look import choose
-from mlxspec.tui.options_screen import OptionsScreen
-from mlxspec.tui.panel import RoundStrip
-from mlxspec.tui.prompt import Prompt
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.turns import Turn
+from mlxspec.tui.refresh import Refresh
+from mlxspec.tui.screen_actions import ScreenActions
+from mlxspec.tui.screens.chat import ChatScreen
+from mlxspec.tui.screens.compare import CompareScreen
+from mlxspec.tui.screens.options import OptionsScreen
+from mlxspec.tui.theme import choose
+from mlxspec.tui.widgets.panel import RoundStrip
+from mlxspec.tui.widgets.prompt import Prompt
+from mlxspec.tui.widgets.turns import Turn
 
 OFTEN, SELDOM = 0.1, 0.6  # seconds between two rounds of drawing
 SHARE = 50  # the screen takes one part in so many of a core's time
@@ -40,7 +40,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # end the app in order, with the term
 AGAIN = 3.0  # seconds in which ctrl+c is to be pressed again to quit
 
 
-class ChatApp(InTurn[int]):
+class ChatApp(KeyQueue[int]):
     """``talk`` has a worker that was started; ``theme`` and ``keys`` are as the config file gives them."""
 
     TITLE = "mlxspec"
@@ -54,7 +54,7 @@ class ChatApp(InTurn[int]):
 
     def __init__(
         self,
-        talk: Talk,
+        talk: Conversation,
         theme: str | None = None,
         keys: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] = os.environ,
@@ -67,8 +67,8 @@ class ChatApp(InTurn[int]):
         self.talk = talk
         self.environ = environ
         self.screen_of_chat = ChatScreen()
-        self.live = Live(talk, self.screen_of_chat)
-        self.deeds = Deeds(self)
+        self.live = Refresh(talk, self.screen_of_chat)
+        self.deeds = ScreenActions(self)
         self.names = bindings_of(ChatApp, ChatScreen, Prompt, Turn, RoundStrip)
         self.own_keys, complaints = keymap(keys or {}, self.names)
         look = choose(theme, self.available_themes, environ)
@@ -95,7 +95,7 @@ class ChatApp(InTurn[int]):
     @on(ChatScreen.Built)
     def begin(self) -> None:
         """The screen is there: say hello, and start the loop."""
-        self.screen_of_chat.conversation.welcome(words.WELCOME)
+        self.screen_of_chat.conversation.welcome(captions.WELCOME)
         self.screen_of_chat.prompt.use_keys(self.own_keys)
         self.screen_of_chat.prompt.remember(self.history.prompts())
         for complaint in self.complaints:
@@ -302,7 +302,7 @@ class ChatApp(InTurn[int]):
         return asyncio.get_running_loop().time()
 
 
-def run(talk: Talk, *, theme: str | None = None, keys: Mapping[str, Any] | None = None) -> int:
+def run(talk: Conversation, *, theme: str | None = None, keys: Mapping[str, Any] | None = None) -> int:
     """Run the screen until the user leaves; the exit code."""
     app = ChatApp(talk, theme, keys)
     app.run()

@@ -1,4 +1,4 @@
-"""The chat in lines, for dumb terminals and for those who like it so: the same commands, no screen. Knows the terminal only as mlxspec.terminal.
+"""The chat in lines, for dumb terminals and for those who like it so: the same commands, no screen.
 
 What the model says goes to stdout, what we say to stderr. Ctrl-C stops the reply and keeps its text, Ctrl-D leaves. Three double quotes begin
 and end a message of several lines.
@@ -10,19 +10,19 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TextIO
 
+from mlxspec.core.events import Done, Prefill, Text
+from mlxspec.display import clean, one_line
 from mlxspec.errors import MlxspecError
-from mlxspec.events import Done, Prefill, Text
-from mlxspec.report import stats_line
-from mlxspec.terminal import Terminal, clean, one_line
-from mlxspec.tui import clipboard, editor
-from mlxspec.tui.actions import Actions
-from mlxspec.tui.commands import complete, plain_text, run
-from mlxspec.tui.history import History
-from mlxspec.tui.reports import Baseline, Compared, Ended, Lane, Loading, Offer, Offers, Ready, Report, Speech
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.words import speech
+from mlxspec.llm.report import stats_line
+from mlxspec.tui.chat import clipboard, editor
+from mlxspec.tui.chat.actions import Actions
+from mlxspec.tui.chat.captions import speech
+from mlxspec.tui.chat.commands import complete, plain_text, run
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.prompt_history import History
+from mlxspec.tui.chat.reports import Baseline, Compared, Ended, Lane, Loading, Offer, Offers, Ready, Report, Speech
 
 ASK, MORE = ">>> ", "... "
 FENCE = '"""'
@@ -33,11 +33,26 @@ PATIENCE = 0.1  # seconds between looks at the engine's thread and at Ctrl-C
 Read = Callable[[str], str]  # as input(): raises EOFError at the end and KeyboardInterrupt at Ctrl-C
 
 
+class Terminal(Protocol):
+    """Where the lines go: mlxspec.cli.terminal.Terminal, or a test's own."""
+
+    out: TextIO
+
+    @property
+    def dot(self) -> str: ...
+    def answer(self, text: str) -> None: ...
+    def end_answer(self) -> None: ...
+    def print(self, text: str) -> None: ...
+    def notice(self, text: str) -> None: ...
+    def error(self, text: str) -> None: ...
+    def progress(self, label: str, done: int, total: int) -> None: ...
+
+
 class Plain:
     """A face (actions.Face) of lines. ``read`` takes one from the user; ``stats`` says whether a line of numbers follows each reply."""
 
     def __init__(
-        self, talk: Talk, terminal: Terminal, environ: Mapping[str, str], history: History, read: Read | None = None, stats: bool = True
+        self, talk: Conversation, terminal: Terminal, environ: Mapping[str, str], history: History, read: Read | None = None, stats: bool = True
     ) -> None:
         self.talk = talk
         self.terminal = terminal

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from mlxspec.cost import CostCurve
-from mlxspec.drafters import Drafter
-from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context
+from mlxspec.core.drafter import Drafter
+from mlxspec.core.proposal import Proposal
+from mlxspec.core.sampling import Context
+from mlxspec.drafters.cost import CostCurve
 
 MEMORY = 0.04  # weight of the latest round in running means
 SLOW = 0.02  # the same for what needs many rounds to be known

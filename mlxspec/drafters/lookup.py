@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context
+from mlxspec.core.proposal import Proposal
+from mlxspec.core.sampling import Context
 
 CHANCE = {1: 0.26, 2: 0.5, 3: 0.67, 4: 0.75, 5: 0.76, 6: 0.77, 7: 0.8, 8: 0.82, 9: 0.84, 10: 0.86, 11: 0.9, 12: 0.93}
 """How often the next token is right after a match of so many tokens: 7,000 greedy tokens of SmolLM2-135M; where experience starts from."""

@@ -13,10 +13,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlxspec.core.proposal import Proposal
+from mlxspec.core.sampling import Context, Rule
 from mlxspec.errors import DrafterError
 from mlxspec.models.redrafter import WEIGHTS, CheckpointError, ReDrafter, load
-from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context, Rule
 
 Embed = Callable[[mx.array], mx.array]
 Step = tuple[mx.array, mx.array, mx.array]  # prefixes of one length, best first: the beam each grew from, its last token, its log-probability

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlxspec.cache import keep_rows, make_cache
+from mlxspec.core.cache import keep_rows, make_cache
+from mlxspec.core.proposal import Proposal
+from mlxspec.core.sampling import Context, whole
 from mlxspec.errors import DrafterError, RollbackError
-from mlxspec.proposal import Proposal
-from mlxspec.sampling import Context, whole
 
 FORWARDS = 64  # how many steps a recurrent small model can go back over
 BEHIND = 8  # tokens not read yet above which all but the last are read without their logits

@@ -14,12 +14,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlxspec.core.sampling import number
 from mlxspec.errors import UsageError
 from mlxspec.models.codec import Codec, CodecArgs, add_up, load, save
-from mlxspec.recipes.both_cores import Team, command
-from mlxspec.recipes.course import Plan, train, work_folder
+from mlxspec.recipes.loop import Plan, train, work_folder
 from mlxspec.recipes.sounds import Sounds, open_sounds
-from mlxspec.sampling import number
+from mlxspec.recipes.two_processes import Team, command
 
 SIZES = (256, 512, 1024, 2048)  # of the spectra that are compared
 MEMORY = 0.98  # of the codebook's running means

@@ -26,10 +26,9 @@ from typing import Any, Protocol
 import numpy as np
 import soundfile
 
-from mlxspec.audio.errors import AudioError
-from mlxspec.audio.files import replacing
-from mlxspec.audio.text import FrontEnd, Segment
-from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.audio.text.front_end import FrontEnd, Segment
+from mlxspec.errors import AudioError, MlxspecError, UsageError
+from mlxspec.paths import replacing
 
 STYLE = "jm_kumo"
 FLITE_VOICE = "rms"

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlxspec.audio.errors import AudioError
-from mlxspec.audio.files import read_sound
-from mlxspec.errors import UsageError
+from mlxspec.audio.sound.files import read_sound
+from mlxspec.errors import AudioError, UsageError
 
 HELD_OUT = range(13_900, 14_000)
 WATCHED = 20  # one line in so many is watched in training, and not trained on

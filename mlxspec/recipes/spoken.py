@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlxspec.audio.codec import NeuralCodec
-from mlxspec.audio.errors import AudioError
-from mlxspec.audio.files import replacing
-from mlxspec.audio.phonemes import SYMBOLS
-from mlxspec.audio.text import FrontEnd
-from mlxspec.errors import UsageError
+from mlxspec.audio.codes.codec import NeuralCodec
+from mlxspec.audio.text.front_end import FrontEnd
+from mlxspec.audio.text.phonemes import SYMBOLS
+from mlxspec.errors import AudioError, UsageError
+from mlxspec.paths import replacing
 from mlxspec.recipes.corpus import MOST, for_kokoro
 from mlxspec.recipes.sounds import HELD_OUT, Sounds
 

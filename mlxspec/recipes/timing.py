@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlxspec.audio.phonemes import PAUSES, SYMBOLS
+from mlxspec.audio.text.phonemes import PAUSES, SYMBOLS
 from mlxspec.errors import UsageError
 from mlxspec.recipes.corpus import EDGE, KOKORO, Kokoro
 

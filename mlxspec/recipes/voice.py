@@ -19,24 +19,23 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from mlxspec.audio.codec import NeuralCodec
-from mlxspec.audio.errors import AudioError
-from mlxspec.audio.layout import Layout
-from mlxspec.audio.phonemes import SYMBOLS
-from mlxspec.cheap_exp import in_llama, logsumexp
-from mlxspec.errors import UsageError
+from mlxspec.audio.codes.codec import NeuralCodec
+from mlxspec.audio.codes.layout import Layout
+from mlxspec.audio.text.phonemes import SYMBOLS
+from mlxspec.core.sampling import number
+from mlxspec.errors import AudioError, UsageError
 from mlxspec.models.codec import load as load_codec
 from mlxspec.models.codec import save as save_codec
-from mlxspec.recipes.both_cores import Team, command
+from mlxspec.recipes.attention_guide import Guide, places
 from mlxspec.recipes.corpus import line_range
-from mlxspec.recipes.course import Plan, train, work_folder
-from mlxspec.recipes.guide import Guide, places
-from mlxspec.recipes.phased import phase_in, stock
+from mlxspec.recipes.loop import Plan, train, work_folder
+from mlxspec.recipes.phase_embeddings import phase_in, stock
 from mlxspec.recipes.sounds import WATCHED, open_sounds
 from mlxspec.recipes.spoken import TAKES, Spoken, read_corpus, unspoken
 from mlxspec.recipes.timing import Timer
-from mlxspec.sampling import number
-from mlxspec.voices import VoiceFiles, as_words, write_voice
+from mlxspec.recipes.two_processes import Team, command
+from mlxspec.speech.voice_folder import VoiceFiles, as_words, write_voice
+from mlxspec.training.fast_exp import in_llama, logsumexp
 
 PHASES = 64  # ids of a symbol
 POSITIONS = 2048

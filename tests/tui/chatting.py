@@ -8,12 +8,12 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from mlxspec.sessions import Store
+from mlxspec.sessions.store import Store
 from mlxspec.tui.app import ChatApp
-from mlxspec.tui.history import History
-from mlxspec.tui.reports import Offer, Offers
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.worker import Worker
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.prompt_history import History
+from mlxspec.tui.chat.reports import Offer, Offers
+from mlxspec.tui.chat.worker import Worker
 from tests.tui.fake_chat import FakeChatEngine, Loader
 from tests.tui.fake_voice import Voices
 from tests.tui.pilot import screen_text, until
@@ -38,7 +38,7 @@ class Chatting:
 
     app: ChatApp
     pilot: Pilot[int]
-    talk: Talk
+    talk: Conversation
     loader: Loader
     voices: Voices
     store: Store
@@ -84,7 +84,7 @@ async def chatting(
     loader, voices = Loader(), Voices()
     worker = Worker(loader, load_voice=voices, release=lambda: None, list_offers=list_offers).start()
     store = store or Store(folder / "sessions")
-    talk = Talk(worker, store, {"seed": 1})
+    talk = Conversation(worker, store, {"seed": 1})
     if load:
         talk.load("fake", "auto")
     chat = ChatApp(talk, **{"environ": {}, "history": History(None), **app})

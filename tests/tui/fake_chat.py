@@ -1,6 +1,6 @@
 """An engine of words for the chat: seeded, drafted in trees, some of it rejected; it goes as fast or as slow as a gate lets it. No MLX arrays.
 
-The conversation over it is the real mlxspec.chat.Chat, so prompts, edits and going on are what they are with a model.
+The conversation over it is the real mlxspec.llm.chat.Chat, so prompts, edits and going on are what they are with a model.
 """
 
 import random
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import mlxspec.chat  # here, not in the engine's thread: mlx_lm that is first imported in another thread may abort when Python ends
+import mlxspec.llm.chat  # here, not in the engine's thread: mlx_lm that is first imported in another thread may abort when Python ends
+from mlxspec.core.events import Done, Event, Prefill, Step, Text
+from mlxspec.core.proposal import Proposal
 from mlxspec.errors import DrafterError, ModelError, UsageError
-from mlxspec.events import Done, Event, Prefill, Step, Text
-from mlxspec.options import Options
-from mlxspec.proposal import Proposal
+from mlxspec.settings.options import Options
 
 WORDS = ("the quick brown fox jumps over a lazy dog", "and then it sleeps under an old tree until dawn comes")
 END = 0
@@ -127,7 +127,7 @@ class FakeChatEngine:
     # ---- What Engine has -----------------------------------------------------------------------------------------------------------------
 
     def chat(self, *, system: str | None = None, **options: Any) -> Any:
-        return mlxspec.chat.Chat(self, system, **options)
+        return mlxspec.llm.chat.Chat(self, system, **options)
 
     def with_drafter(self, drafter: Any) -> "FakeChatEngine":
         if drafter not in ("none", "auto", "lookup") and not str(drafter).startswith(("small:", "redrafter:")):
@@ -151,7 +151,7 @@ class FakeChatEngine:
             raise UsageError(f"The prompt has {len(tokens)} tokens and {self.model_name} reads at most {limit}: shorten it.")
         return tokens
 
-    def _settings(self, options: dict[str, Any]) -> Options:
+    def checked(self, options: dict[str, Any]) -> Options:
         return Options(**options)
 
     def chances(
@@ -265,7 +265,7 @@ class Loader:
 
 def install(loader: Loader) -> None:
     """Let ``mlxspec chat`` use fake engines."""
-    from mlxspec import cli_chat
+    from mlxspec.cli import chat as cli_chat
 
     cli_chat.load_engine = loader
 
@@ -274,7 +274,7 @@ if __name__ == "__main__":  # python -m tests.tui.fake_chat chat … is mlxspec 
     import os
     import sys
 
-    from mlxspec.cli import main
+    from mlxspec.cli.main import main
 
     gate = Gate()
     if os.environ.get("FAKE_HANG"):

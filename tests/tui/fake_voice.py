@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mlxspec.core.events import Audio, Pace, Sentence, SpeechEvent, Spoken
 from mlxspec.errors import UsageError
-from mlxspec.events import Audio, Pace, Sentence, SpeechEvent, Spoken
 from tests.tui.fake_chat import Gate
 
 RATE = 1000

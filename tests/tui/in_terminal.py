@@ -3,17 +3,17 @@
 import sys
 from pathlib import Path
 
-from mlxspec.sessions import Store
+from mlxspec.sessions.store import Store
 from mlxspec.tui.app import run
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.worker import Worker
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.worker import Worker
 from tests.tui.fake_chat import Loader
 
 
 def main(folder: str, reply: str) -> int:
     loader = Loader()
     loader.gate.close()
-    talk = Talk(Worker(loader, release=lambda: None).start(), Store(Path(folder) / "sessions"), {"seed": 1})
+    talk = Conversation(Worker(loader, release=lambda: None).start(), Store(Path(folder) / "sessions"), {"seed": 1})
     talk.load("fake", "auto")
     loader.gate.open()
     while talk.baseline is None:

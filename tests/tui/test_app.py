@@ -6,10 +6,10 @@ import pytest
 from textual.widgets import Input
 
 from mlxspec.errors import MlxspecError
-from mlxspec.tui.help_screen import HelpScreen
-from mlxspec.tui.options_screen import OptionsScreen
-from mlxspec.tui.picker import Picker
-from mlxspec.tui.turns import ReplyTurn, UserTurn
+from mlxspec.tui.screens.help import HelpScreen
+from mlxspec.tui.screens.options import OptionsScreen
+from mlxspec.tui.screens.picker import Picker
+from mlxspec.tui.widgets.turns import ReplyTurn, UserTurn
 from tests.tui.chatting import chatting
 from tests.tui.pilot import run, until
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from mlxspec.sessions import Store
-from mlxspec.tui.reports import Ready
-from mlxspec.tui.words import arrived
+from mlxspec.sessions.store import Store
+from mlxspec.tui.chat.captions import arrived
+from mlxspec.tui.chat.reports import Ready
 from tests.tui.chatting import chatting
 from tests.tui.pilot import run, until
 

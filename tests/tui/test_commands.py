@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.options import names
-from mlxspec.sessions import Store
-from mlxspec.tui.actions import ELSEWHERE, SETTABLE, Actions
-from mlxspec.tui.commands import COMMANDS, complete, find, help_lines, parse, plain_text, run
-from mlxspec.tui.markdown import code_blocks
+from mlxspec.sessions.store import Store
+from mlxspec.settings.options import names
+from mlxspec.tui.chat.actions import ELSEWHERE, SETTABLE, Actions
+from mlxspec.tui.chat.commands import COMMANDS, complete, find, help_lines, parse, plain_text, run
+from mlxspec.tui.chat.markdown import code_blocks
 from tests.tui.fake_chat import PATIENCE
-from tests.tui.test_talk import Desk
+from tests.tui.test_conversation import Desk
 
 # ---- The parser --------------------------------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.tui.awake import Awake
-from mlxspec.tui.clipboard import OSC52, copy
-from mlxspec.tui.editor import command, edit
-from mlxspec.tui.history import KEPT, LONG, History
+from mlxspec.tui.chat.clipboard import OSC52, copy
+from mlxspec.tui.chat.editor import command, edit
+from mlxspec.tui.chat.keep_awake import Awake
+from mlxspec.tui.chat.prompt_history import KEPT, LONG, History
 
 # ---- History -----------------------------------------------------------------------------------------------------------------------------
 

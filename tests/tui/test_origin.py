@@ -2,9 +2,9 @@
 
 import pytest
 
-from mlxspec.events import Step, Text
-from mlxspec.proposal import Proposal
-from mlxspec.tui.origin import Span, lines, rejected, round_of, spans, spans_of
+from mlxspec.core.events import Step, Text
+from mlxspec.core.proposal import Proposal
+from mlxspec.tui.chat.origin import Span, lines, rejected, round_of, spans, spans_of
 from tests.tui.fake_chat import FakeChatEngine
 
 SPELL = {1: " the", 2: " cat", 3: " sat", 4: " lay", 5: " dog", 6: "\ufffd", 7: "\ufffd"}

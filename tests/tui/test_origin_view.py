@@ -2,10 +2,10 @@
 
 import pytest
 
-from mlxspec.events import Step, Text
-from mlxspec.proposal import Proposal
-from mlxspec.tui.origin_view import by_origin, tree_of, visible
-from mlxspec.tui.said import Said
+from mlxspec.core.events import Step, Text
+from mlxspec.core.proposal import Proposal
+from mlxspec.tui.chat.message import ChatMessage
+from mlxspec.tui.widgets.origin_view import by_origin, tree_of, visible
 
 SPELLING = {1: "The", 2: " cat", 3: " sat", 4: "\n", 5: " on", 6: "\x1b[2J[x]"}
 FIRST = Step((1,))
@@ -13,9 +13,9 @@ KEPT = Step((2, 3), Proposal((2, 4), (-1, 0)), (0,), {"draft": 0.001, "verify": 
 LOST = Step((5,), Proposal((6,), (-1,), None, (0.25,)), (), {"draft": 0.001, "verify": 0.03, "other": 0.0}, "lookup")
 
 
-def said() -> Said:
+def said() -> ChatMessage:
     pieces = [Text("The", FIRST), Text(" cat sat", KEPT), Text(" on", LOST)]
-    return Said("assistant", "Before. The cat sat on", "stop", {}, pieces, SPELLING)
+    return ChatMessage("assistant", "Before. The cat sat on", "stop", {}, pieces, SPELLING)
 
 
 def test_rejected_drafts_stand_between_tildes_before_what_was_said_instead() -> None:
@@ -26,7 +26,7 @@ def test_rejected_drafts_stand_between_tildes_before_what_was_said_instead() -> 
 
 
 def test_a_reply_of_an_earlier_run_has_no_origin() -> None:
-    assert by_origin(Said("assistant", "text", "stop")) is None
+    assert by_origin(ChatMessage("assistant", "text", "stop")) is None
 
 
 def test_the_tree_of_a_round() -> None:

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from mlxspec.sessions import Store
-from mlxspec.terminal import Terminal
-from mlxspec.tui.history import History
+from mlxspec.cli.terminal import Terminal
+from mlxspec.sessions.store import Store
+from mlxspec.tui.chat.prompt_history import History
+from mlxspec.tui.chat.reports import Offer, Offers
 from mlxspec.tui.plain import Plain
-from mlxspec.tui.reports import Offer, Offers
-from tests.test_layout import ROOT
+from tests import ROOT
 from tests.tui.fake_chat import PATIENCE, WORDS, FakeChatEngine
-from tests.tui.test_talk import Desk
+from tests.tui.test_conversation import Desk
 
 
 class Screen(io.StringIO):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from mlxspec.audio import playback
-from mlxspec.events import Done, Text
-from mlxspec.sessions import Store
-from mlxspec.tui.measured import Cache
-from mlxspec.tui.origin import spans
-from mlxspec.tui.reports import Baseline, Compared, Counted, Ended, Failed, Happening, Speech
-from mlxspec.tui.talk import Talk
-from mlxspec.tui.worker import Worker
+from mlxspec.audio.sound import playback
+from mlxspec.core.events import Done, Text
+from mlxspec.sessions.store import Store
+from mlxspec.tui.chat.baseline import Cache
+from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.origin import spans
+from mlxspec.tui.chat.reports import Baseline, Compared, Counted, Ended, Failed, Happening, Speech
+from mlxspec.tui.chat.worker import Worker
 from tests.tiny import tiny_engine
 from tests.tiny_voice import markov_voice
 
@@ -109,7 +109,7 @@ def test_a_voice_speaks_between_two_replies(worker: Worker, monkeypatch: pytest.
 def test_what_the_model_thought_of_a_round(worker: Worker) -> None:
     """Looked at afterwards, in caches of its own; of a reply that was gone on with, too."""
     told: list[str] = []
-    talk = Talk(worker, None, {"temperature": 0.0, "max_tokens": 24, "draft_tokens": 2})
+    talk = Conversation(worker, None, {"temperature": 0.0, "max_tokens": 24, "draft_tokens": 2})
     talk.tell = told.append
 
     def until(so: Callable[[], bool]) -> None:
@@ -155,7 +155,7 @@ def test_no_array_leaves_the_thread_and_the_origins_add_up(worker: Worker, accep
 
 def test_a_talk_stopped_saved_and_resumed(tmp_path: Path) -> None:
     store = Store(tmp_path / "sessions")
-    talk = Talk(Worker(load, release=lambda: 0), store, {"temperature": 0.0, "max_tokens": 200})
+    talk = Conversation(Worker(load, release=lambda: 0), store, {"temperature": 0.0, "max_tokens": 200})
     talk.load("tiny")
     talk.send("hello")
     while not talk.said[-1].text:
@@ -167,7 +167,7 @@ def test_a_talk_stopped_saved_and_resumed(tmp_path: Path) -> None:
         talk.feed()
     part = talk.said[-1].text
     assert talk.leave() or not talk.worker.busy
-    other = Talk(Worker(load, release=lambda: 0), store, {})
+    other = Conversation(Worker(load, release=lambda: 0), store, {})
     other.load("tiny")
     other.resume(store.summaries()[0].id)
     assert other.said[-1].text == part

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from mlxspec.cli_chat import load_voice
+from mlxspec.cli.chat import load_voice
+from mlxspec.core.events import Done, Notice, Pace
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.events import Done, Notice, Pace
-from mlxspec.tui.aloud import Hearing
-from mlxspec.tui.commands import run
-from mlxspec.tui.markdown import speakable
-from mlxspec.tui.reports import Begun, Ended, Failed, Speech
-from mlxspec.tui.words import buffer, speech, status
+from mlxspec.tui.chat.captions import buffer, speech, status
+from mlxspec.tui.chat.commands import run
+from mlxspec.tui.chat.markdown import speakable
+from mlxspec.tui.chat.reading_aloud import Hearing
+from mlxspec.tui.chat.reports import Begun, Ended, Failed, Speech
 from tests.tui.fake_chat import PATIENCE
 from tests.tui.test_commands import Room, room  # noqa: F401 - a fixture
 from tests.tui.test_worker import HELLO, Bench, bench  # noqa: F401 - a fixture
@@ -128,10 +128,10 @@ def test_what_is_wrong_with_a_voice_is_said(bench: Bench) -> None:  # noqa: F811
 
 
 def test_where_there_is_no_voice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from mlxspec import voices
+    from mlxspec.speech import voice_folder
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(voices, "shipped", lambda: [])
+    monkeypatch.setattr(voice_folder, "shipped", lambda: [])
     with pytest.raises(UsageError, match=r"There is no voice yet: put one in .*voices, or give its folder \(/speak FOLDER\)"):
         load_voice(None, print)
     with pytest.raises(UsageError, match="There is no voice anna"):
@@ -234,7 +234,7 @@ def test_the_status_says_how_to_stop(spoken: Room) -> None:
     spoken.desk.voices.gate.close()
     spoken.do("/speak")
     spoken.desk.until(lambda: bool(talk.aloud.hearing.newest.about))
-    from mlxspec.tui.tally import Tally
+    from mlxspec.tui.chat.tally import Tally
 
     assert status(talk, Tally(), False, None, False).endswith("   esc stops")
     spoken.desk.voices.gate.open()

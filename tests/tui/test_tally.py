@@ -2,9 +2,9 @@
 
 import pytest
 
-from mlxspec.events import Step
-from mlxspec.proposal import Proposal
-from mlxspec.tui.tally import Depth, Tally, bar, cell
+from mlxspec.core.events import Step
+from mlxspec.core.proposal import Proposal
+from mlxspec.tui.chat.tally import Depth, Tally, bar, cell
 
 SECONDS = {"draft": 0.01, "verify": 0.03, "other": 0.01}
 

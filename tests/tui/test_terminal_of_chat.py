@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from mlxspec.sessions import Store
+from mlxspec.sessions.store import Store
+from tests import ROOT
 
 PATIENCE = 30.0
 LEFT = b"\x1b[?1049l"  # back from the alternate screen
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class InTerminal:

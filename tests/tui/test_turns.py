@@ -6,9 +6,9 @@ import pytest
 from textual.content import Content
 from textual.widgets import Markdown, Static
 
-from mlxspec.tui.conversation import SHOWN, Conversation, Earlier, Shown
-from mlxspec.tui.fence import LINES, OpenFence
-from mlxspec.tui.turns import NoteTurn, ReplyTurn, UserTurn
+from mlxspec.tui.widgets.plain_text import LINES, OpenFence
+from mlxspec.tui.widgets.transcript import SHOWN, Earlier, Shown, Transcript
+from mlxspec.tui.widgets.turns import NoteTurn, ReplyTurn, UserTurn
 from tests.tui.pilot import run, screen_text, staged, until
 
 HARD = [
@@ -102,7 +102,7 @@ def test_control_sequences_never_reach_the_screen() -> None:
     evil = "\x1b]52;c;aGk=\x07\x1b[2J\x1b]0;title\x07ok\x9b31m\x08\x00 [bold]"
 
     async def test() -> None:
-        conversation = Conversation()
+        conversation = Transcript()
         async with staged(conversation) as (app, pilot):
             await conversation.match([Shown(1, "user", evil), Shown(2, "assistant", evil, evil, evil)])
             await conversation.note(evil)
@@ -167,7 +167,7 @@ def test_views_change_in_mid_stream() -> None:
 
 def test_the_tail_is_followed_until_the_user_scrolls() -> None:
     async def test() -> None:
-        conversation = Conversation()
+        conversation = Transcript()
         async with staged(conversation, (60, 12)) as (_, pilot):
             turn = ReplyTurn(0)
             await conversation.mount(turn)
@@ -192,7 +192,7 @@ def test_the_tail_is_followed_until_the_user_scrolls() -> None:
 
 def test_resizing_while_text_comes_keeps_all_of_it() -> None:
     async def test() -> None:
-        conversation = Conversation()
+        conversation = Transcript()
         async with staged(conversation, (100, 30)) as (app, pilot):
             turn = ReplyTurn(0)
             await conversation.mount(turn)
@@ -211,7 +211,7 @@ def test_resizing_while_text_comes_keeps_all_of_it() -> None:
 
 def test_of_a_long_conversation_the_end_is_drawn() -> None:
     async def test() -> None:
-        conversation = Conversation()
+        conversation = Transcript()
         async with staged(conversation) as (_, pilot):
             messages = [Shown(object(), "user" if number % 2 == 0 else "assistant", f"message {number}") for number in range(SHOWN + 40)]
             await conversation.match(messages)
@@ -226,7 +226,7 @@ def test_of_a_long_conversation_the_end_is_drawn() -> None:
 
 def test_turns_that_stay_are_not_made_anew() -> None:
     async def test() -> None:
-        conversation = Conversation()
+        conversation = Transcript()
         async with staged(conversation) as (_, pilot):
             messages = [Shown(object(), "user" if number % 2 == 0 else "assistant", f"message {number}") for number in range(4)]
             await conversation.note("before")

@@ -8,18 +8,18 @@ from textual.document._document import Document
 from textual.document._wrapped_document import WrappedDocument
 from textual.widgets import Input, OptionList, Static
 
-from mlxspec.events import Done, Step, Text
-from mlxspec.options import Options
-from mlxspec.terminal import clean
-from mlxspec.tui.compare_screen import CompareScreen
-from mlxspec.tui.help_screen import HelpScreen
+from mlxspec.core.events import Done, Step, Text
+from mlxspec.display import clean
+from mlxspec.settings.options import Options
+from mlxspec.tui.chat.reports import Baseline, Compared, Lane
+from mlxspec.tui.chat.tally import Tally
 from mlxspec.tui.keys import bindings_of
-from mlxspec.tui.options_screen import OptionsScreen, read, written
-from mlxspec.tui.panel import RoundStrip, SpeculationPanel
-from mlxspec.tui.picker import Choice, Item, Picker
-from mlxspec.tui.prompt import Prompt
-from mlxspec.tui.reports import Baseline, Compared, Lane
-from mlxspec.tui.tally import Tally
+from mlxspec.tui.screens.compare import CompareScreen
+from mlxspec.tui.screens.help import HelpScreen
+from mlxspec.tui.screens.options import OptionsScreen, read, written
+from mlxspec.tui.screens.picker import Choice, Item, Picker
+from mlxspec.tui.widgets.panel import RoundStrip, SpeculationPanel
+from mlxspec.tui.widgets.prompt import Prompt
 from tests.tui.pilot import run, screen_text, staged, until
 from tests.tui.test_tally import rounds
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mlxspec.events import Done, Notice, Prefill, Text
-from mlxspec.proposal import Proposal
-from mlxspec.tui.measured import Cache
-from mlxspec.tui.reports import (
+from mlxspec.core.events import Done, Notice, Prefill, Text
+from mlxspec.core.proposal import Proposal
+from mlxspec.tui.chat.baseline import Cache
+from mlxspec.tui.chat.reports import (
     Baseline,
     Begun,
     Chances,
@@ -27,7 +27,7 @@ from mlxspec.tui.reports import (
     Report,
     Speculation,
 )
-from mlxspec.tui.worker import Worker
+from mlxspec.tui.chat.worker import Worker
 from tests.tui.fake_chat import PATIENCE, FakeChatEngine, Loader
 from tests.tui.fake_voice import Voices
 

@@ -1,0 +1,1 @@
+"""Samples: to files, to the loudspeaker, and one segment after another."""

@@ -1,0 +1,1 @@
+"""From written English to the sounds a voice is to say."""

@@ -1,0 +1,176 @@
+"""The command ``mlxspec``: finds the verb and runs it. Whatever fails ends here, as one line and an exit code. Imports no mlx.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 incomplete, 130 interrupted.
+"""
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from mlxspec.cli.terminal import Terminal
+from mlxspec.display import one_line
+from mlxspec.errors import MlxspecError, UsageError
+
+VERBS = {
+    "generate": "answer a prompt, streaming",
+    "chat": "talk with a model, and see what drafting gains",
+    "sessions": "list, show, search, export or delete saved chats",
+    "speak": "say a text aloud, or write it to a sound file",
+    "bench": "compare drafters, plain decoding and mlx-lm on a file of prompts",
+    "train": "train a drafter for a model, by distillation from the model itself",
+    "learned": "list, show or delete the answers kept by generate --learn",
+    "groups": "build, show and try the acoustic groups of a voice",
+    "models": "list the models that are here or built in",
+    "paths": "say where mlxspec keeps its files",
+    "doctor": "check this machine: chip, memory, BLAS, audio, terminal",
+    "inspect": "print a trace that generate --trace wrote",
+}
+HELP = """usage: mlxspec VERB [options]
+
+Local language models on MLX that answer faster by speculative decoding, without changing what they would have said.
+
+verbs:
+{verbs}
+
+mlxspec VERB --help lists a verb's options; mlxspec --version says the version.
+Try: mlxspec generate "What is gravity?"
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (the process's own where none is given) and return the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    flags = argv[: argv.index("--")] if "--" in argv else argv
+    terminal = Terminal(sys.stdout, sys.stderr, os.environ)
+    try:
+        code = run(argv, terminal)
+        terminal.out.flush()
+        return code
+    except SystemExit as end:  # argparse, after it printed its help
+        return _flushed(terminal, int(end.code or 0))
+    except BrokenPipeError:  # `| head`: nobody reads on, and that is no failure
+        _let_go(terminal)
+        return 0
+    except KeyboardInterrupt:
+        return _failed(terminal, "Interrupted", "interrupted", 130, flags)
+    except MlxspecError as error:
+        return _failed(terminal, type(error).__name__, str(error), error.exit_code, flags)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error} (this should not happen; --debug shows where it did)"
+        return _failed(terminal, type(error).__name__, text, 1, flags)
+
+
+def run(argv: Sequence[str], terminal: Terminal) -> int:
+    """Dispatch to a verb."""
+    verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    if verb in ("-h", "--help"):
+        terminal.print(HELP.format(verbs="\n".join(f"  {name:<10}{text}" for name, text in VERBS.items())).rstrip())
+    elif verb == "--version":
+        from mlxspec import __version__
+
+        terminal.print(f"mlxspec {__version__}")
+    elif verb == "generate":
+        from mlxspec.cli.generate import generate
+
+        return generate(rest, terminal, os.environ)
+    elif verb == "chat":
+        from mlxspec.cli.chat import chat
+
+        return chat(rest, terminal, os.environ)
+    elif verb == "sessions":
+        from mlxspec.cli.sessions import sessions
+
+        return sessions(rest, terminal)
+    elif verb == "speak":
+        from mlxspec.cli.speak import speak
+
+        return speak(rest, terminal, os.environ)
+    elif verb == "groups":
+        from mlxspec.cli.groups import groups
+
+        return groups(rest, terminal)
+    elif verb == "bench" and any(word.partition("=")[0] == "--speech" for word in rest):
+        from mlxspec.cli.bench_speech import bench_speech
+
+        return bench_speech(rest, terminal)
+    elif verb == "bench":
+        from mlxspec.cli.bench import bench
+
+        return bench(rest, terminal, os.environ)
+    elif verb == "train":
+        from mlxspec.cli.train import train
+
+        return train(rest, terminal, os.environ)
+    elif verb == "learned":
+        from mlxspec.cli.learned import learned
+
+        return learned(rest, terminal)
+    elif verb == "models":
+        from mlxspec.cli.models import models
+
+        return models(rest, terminal)
+    elif verb == "paths":
+        from mlxspec.cli.models import paths
+
+        return paths(rest, terminal)
+    elif verb == "doctor":
+        from mlxspec.cli.doctor import doctor
+
+        return doctor(rest, terminal, os.environ)
+    elif verb == "inspect":
+        from mlxspec.cli.inspect import inspect
+
+        return inspect(rest, terminal)
+    else:
+        raise UsageError(_no_verb(verb))
+    return 0
+
+
+def _no_verb(word: str) -> str:
+    verbs = f"the verbs are {', '.join(VERBS)}"
+    if not word:
+        return f"There is no verb: {verbs}; mlxspec --help says more."
+    if word.startswith("-"):
+        return f"Options follow the verb, and {word} stands before it: {verbs}."
+    if " " in word:
+        return f'{word!r} is no verb: for an answer, mlxspec generate "...".'
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    return f"{word} is no verb: did you mean {near[0]}?" if near else f"{word} is no verb: {verbs}."
+
+
+def _failed(terminal: Terminal, kind: str, text: str, code: int, flags: Sequence[str]) -> int:
+    """One line on stderr, and with --json an object on stdout."""
+    try:
+        terminal.end_answer()
+        if "--json" in flags:
+            terminal.json({"error": {"type": kind, "message": one_line(text)}})
+    except (OSError, MlxspecError):
+        _let_go(terminal)
+    terminal.error(f"mlxspec: {text}")
+    if "--debug" in flags and terminal.err is not None:
+        traceback.print_exc(file=terminal.err)
+    return code
+
+
+def _flushed(terminal: Terminal, code: int) -> int:
+    try:
+        terminal.out.flush()
+    except OSError:
+        _let_go(terminal)
+    return code
+
+
+def _let_go(terminal: Terminal) -> None:
+    """Nothing that is still buffered may fail once more when the process ends."""
+    try:
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, terminal.out.fileno())
+        os.close(descriptor)
+    except (OSError, ValueError):  # not a file of the system
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

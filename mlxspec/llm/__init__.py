@@ -1,0 +1,1 @@
+"""A language model as users meet it: prompts in, text events out, conversations, traces and reports."""

@@ -1,0 +1,1 @@
+"""Trains a drafter for a target, on text the target writes itself."""

@@ -1,0 +1,1 @@
+"""The parts of the screen. They take plain values and know no engine."""
