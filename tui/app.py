@@ -1,6 +1,5 @@
 """The Textual app: one conversation, its screen, its keys. Starts and ends things; screen_actions.py has what they do, refresh.py what is drawn.
 
-
 The loop of the screen never waits for the engine: some ten times a second it takes in what has happened and draws what is new, more seldom
 where drawing is slow. Nothing that comes from outside is ever read as markup.
 """
