@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mlxspec.errors import AudioError
+from mlxspec.extras import need
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".ogg": ("OGG", "VORBIS")}
 REACH = 24  # samples of the slower rate that resampling looks at, each way
@@ -50,8 +51,7 @@ class SoundFile:
         self._file: Any = None
 
     def __enter__(self) -> "SoundFile":
-        import soundfile
-
+        soundfile = need("soundfile", "speech", "Writing a sound file")
         container, kind = FORMATS[self.path.suffix.lower()]
         try:
             self._file = soundfile.SoundFile(self._draft, "w", self.sample_rate, 1, kind, format=container)
@@ -101,8 +101,7 @@ def wav_header(sample_rate: int) -> bytes:
 
 def read_sound(path: str | Path, sample_rate: int) -> np.ndarray:
     """A sound file as one channel at a sample rate; other rates are resampled by a windowed sinc."""
-    import soundfile
-
+    soundfile = need("soundfile", "speech", "Reading a sound file")
     try:
         sound, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
     except (OSError, RuntimeError) as error:

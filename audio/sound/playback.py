@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlxspec.audio.sound.files import SoundFile, clipped
-from mlxspec.errors import AudioError
+from mlxspec.errors import AudioError, MlxspecError
+from mlxspec.extras import need
 
 AHEAD = 5.0  # seconds of sound that may wait
 LOOK = 0.05  # seconds between looks at whether to end
@@ -43,11 +44,11 @@ class Player(Protocol):
 def open_player(sample_rate: int, cancel: threading.Event) -> Player:
     """The sound card, on macOS else afplay; ``cancel`` is silence and ends all waiting.
 
-    Raises AudioError that names the remedy where nothing can play.
+    Raises MlxspecError that names the remedy where nothing can play.
     """
     try:
         return CardPlayer(sample_rate, cancel)
-    except AudioError:
+    except MlxspecError:
         if sys.platform == "darwin" and shutil.which("afplay"):
             return AfplayPlayer(sample_rate, cancel)
         raise
@@ -158,13 +159,8 @@ class AfplayPlayer:
 
 def _sounddevice() -> Any:
     try:
-        import sounddevice
-    except ImportError as error:
-        raise AudioError(
-            "Playing needs sounddevice, which is not installed: pip install 'mlxspec[play]', or write a file (mlxspec speak -o out.wav)."
-        ) from error
+        return need("sounddevice", "play", "Playing", ", or write a file (mlxspec speak -o out.wav)")
     except OSError as error:  # the package is there and the library it wraps is not
         raise AudioError(
             "Playing needs PortAudio, which is not installed: apt-get install libportaudio2, or write a file (mlxspec speak -o out.wav)."
         ) from error
-    return sounddevice

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mlxspec.audio.text.phonemes import PAUSES, Phonemizer
 from mlxspec.audio.text.written_out import plain, spoken
 from mlxspec.errors import AudioError
+from mlxspec.extras import need
 
 MOST = 90  # symbols of a segment, some six seconds: a voice says best what is as long as what it learned from
 FEWEST = 12  # letters below which a sentence is said with the one after it
@@ -65,10 +66,7 @@ class FrontEnd:
 
 def sentences(text: str) -> list[str]:
     """The sentences as they were written, line breaks inside them folded. An empty line ends one."""
-    try:
-        import sentencex
-    except ImportError as error:
-        raise AudioError("The text front end needs sentencex, which is not installed: pip install sentencex.") from error
+    sentencex = need("sentencex", "speech", "The text front end")
     found: list[str] = []
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-*•]\s)", text.replace("\r\n", "\n").replace("\x00", " ")):
         folded = " ".join(paragraph.split())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec.errors import AudioError
+from mlxspec.extras import need
 
 CONSONANTS = ("b", "d", "d͡ʒ", "f", "h", "j", "k", "l", "m", "n", "p", "s", "t", "t͡ʃ", "v", "w", "z", "ð", "ŋ", "ɡ", "ɹ", "ʃ", "ʒ", "θ")
 VOWELS = ("aɪ", "aʊ", "eɪ", "i", "oʊ", "u", "æ", "ɑ", "ɔ", "ɔɪ", "ɚ", "ɛ", "ɪ", "ʊ", "ʌ")
@@ -49,12 +50,7 @@ class Phonemizer:
     """Opened once, then some microseconds a word."""
 
     def __init__(self) -> None:
-        try:
-            import gruut_lang_en
-            import pycrfsuite
-        except ImportError as error:
-            remedy = "pip install gruut_lang_en python-crfsuite"
-            raise AudioError(f"The text front end needs {error.name}, which is not installed: {remedy}.") from error
+        gruut_lang_en, pycrfsuite = (need(name, "speech", "The text front end") for name in ("gruut_lang_en", "pycrfsuite"))
         folder = Path(gruut_lang_en.__file__).parent
         self._lexicon = sqlite3.connect(f"file:{folder / 'lexicon.db'}?mode=ro&immutable=1", uri=True, check_same_thread=False)
         self._guesser, self._tagger = pycrfsuite.Tagger(), pycrfsuite.Tagger()

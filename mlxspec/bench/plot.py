@@ -1,12 +1,12 @@
 """The picture of a benchmark: speedup by task and row, with its 95 % interval, as PNG or SVG. matplotlib comes with ``mlxspec[plot]``."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 from mlxspec.bench.table import short
 from mlxspec.display import one_line
 from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.extras import need
 
 FORMATS = (".png", ".svg")
 
@@ -83,7 +83,4 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _figure() -> Any:
-    try:
-        return importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise MlxspecError("--plot needs matplotlib, which is not installed: pip install 'mlxspec[plot]'.") from None
+    return need("matplotlib.figure", "plot", "--plot").Figure

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mlxspec.cli.arguments import Once, Parser
 from mlxspec.cli.terminal import Terminal
 from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.extras import need
 from mlxspec.paths import config_file, data_dir
 from mlxspec.sessions.store import Store
 from mlxspec.settings import config
@@ -117,6 +118,7 @@ def face(terminal: Terminal, plain: bool) -> str:
         return LINES
     if not terminal.err_tty:
         raise UsageError("The screen is drawn on stderr, which is redirected: leave stderr to the terminal, or pass --plain.")
+    need("textual", "chat", "The chat", "; without it, mlxspec generate -c talks in turns")
     return SCREEN
 
 

@@ -177,7 +177,7 @@ def audio() -> Check:
 
         data |= {"soundfile": soundfile.__version__, "libsndfile": soundfile.__libsndfile_version__}
     except (ImportError, OSError) as error:
-        return Check(f"soundfile does not load ({error})", "note", "pip install soundfile (text does not need it)", data)
+        return Check(f"soundfile does not load ({error})", "note", "pip install 'mlxspec[speech]' (text does not need it)", data)
     text = f"soundfile {data['soundfile']}, libsndfile {data['libsndfile']}, player {players[0] if players else 'none'}"
     return Check(text, data=data) if players else Check(text, "note", "sound cannot be played here; files can be written", data)
 

@@ -42,13 +42,8 @@ def groups(argv: list[str], terminal: Terminal) -> int:
         raise UsageError("--swap IN.wav and -o FILE go together: give both, or neither.")
     terminal.quiet = given.get("quiet", False)
 
-    from mlxspec.errors import AudioError
-
-    try:
-        with terminal.stdout_guarded():
-            found = report(words[0], given, terminal)
-    except AudioError as error:
-        raise MlxspecError(str(error)) from error
+    with terminal.stdout_guarded():
+        found = report(words[0], given, terminal)
     if given.get("json"):
         terminal.json(found)
         return 0

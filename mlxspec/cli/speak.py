@@ -75,7 +75,6 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
     request = requested(vars(given), words, terminal, environ)
 
     from mlxspec.core.events import Audio, Sentence, Spoken
-    from mlxspec.errors import AudioError
     from mlxspec.speech.voice import load_voice
 
     done: Spoken | None = None
@@ -89,20 +88,17 @@ def speak(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
         cancel = stack.enter_context(interruptible())
         early = request.output in (None, "-")  # a file can wait for a second try, an ear cannot
         events = stack.enter_context(closing(voice.stream(request.text, cancel=cancel, early=early, **request.reply)))
-        try:
-            sink = stack.enter_context(sinks(request, path, voice.sample_rate, cancel, terminal))
-            for event in events:
-                if isinstance(event, Audio):
-                    sink.write(event.samples)
-                    if cancel.is_set():
-                        sink.silence()
-                elif isinstance(event, Sentence):
-                    if request.show:
-                        terminal.error(one_line(event.text))
-                elif isinstance(event, Spoken):
-                    done = event
-        except AudioError as error:
-            raise MlxspecError(str(error)) from error
+        sink = stack.enter_context(sinks(request, path, voice.sample_rate, cancel, terminal))
+        for event in events:
+            if isinstance(event, Audio):
+                sink.write(event.samples)
+                if cancel.is_set():
+                    sink.silence()
+            elif isinstance(event, Sentence):
+                if request.show:
+                    terminal.error(one_line(event.text))
+            elif isinstance(event, Spoken):
+                done = event
     assert done is not None
     if request.json:
         terminal.json({**report(done), "output": sink.name})
@@ -200,7 +196,6 @@ def sinks(request: Request, path: Path | None, sample_rate: int, cancel: threadi
     """What takes the sound. Without a way to play it goes to a file, that is said, and the exit code says so too."""
     from mlxspec.audio.sound.files import SoundFile, SoundPipe
     from mlxspec.audio.sound.playback import open_player
-    from mlxspec.errors import AudioError
 
     if request.output == "-":
         yield Sink(SoundPipe(_stdout(terminal), sample_rate, request.raw), "stdout")
@@ -209,7 +204,7 @@ def sinks(request: Request, path: Path | None, sample_rate: int, cancel: threadi
     if path is None:
         try:
             player = open_player(sample_rate, cancel)
-        except AudioError as error:
+        except MlxspecError as error:
             path, code = _free_name(), 1
             terminal.error(f"mlxspec: {error} This speech goes to {path}.")
         else:

@@ -199,9 +199,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.start()
         for process in team:
             process.join()
-    except (MlxspecError, AudioError) as error:
+    except MlxspecError as error:
         print(f"mlxspec.recipes.corpus: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     return 0 if all(process.exitcode == 0 for process in team) else 1

@@ -19,7 +19,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlxspec.errors import AudioError, MlxspecError
+from mlxspec.errors import MlxspecError
 from mlxspec.training.loop import keep_memory
 
 OPENBLAS = "/usr/lib/{}-linux-gnu/openblas-pthread/libopenblas.so.0"
@@ -78,9 +78,9 @@ def command(module: str, given: argparse.Namespace, argv: Sequence[str] | None, 
 
     try:
         work(team, say)
-    except (MlxspecError, AudioError) as error:
+    except MlxspecError as error:
         say(f"{module}: {error}")
-        return getattr(error, "exit_code", 1)
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     return 0

@@ -169,10 +169,7 @@ class Voice:
 
         cancel = cancel or threading.Event()
         events = self.stream(text, cancel=cancel, **options)
-        try:
-            player = open_player(self.sample_rate, cancel)
-        except AudioError as error:
-            raise MlxspecError(str(error)) from error
+        player = open_player(self.sample_rate, cancel)
         spoken: Spoken | None = None
         try:
             for event in events:

@@ -18,7 +18,7 @@ import soundfile
 from mlxspec.audio.sound import playback
 from mlxspec.audio.sound.files import SoundFile, SoundPipe, check_path, read_sound, resampled
 from mlxspec.audio.sound.joins import Joins
-from mlxspec.errors import AudioError, ModelError, UsageError
+from mlxspec.errors import AudioError, MlxspecError, ModelError, UsageError
 from mlxspec.speech.pipeline import pipeline
 from mlxspec.speech.utterance import PERIOD, Repeats
 from mlxspec.speech.voice_folder import VOICE, as_words, find_voice, names
@@ -304,7 +304,7 @@ def test_without_a_card_or_its_library_the_remedy_is_named(monkeypatch: pytest.M
     with pytest.raises(AudioError, match=r"No sound device can play .*-o out\.wav"):
         playback.CardPlayer(16000, threading.Event(), Card(fails=True))
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(AudioError, match=r"pip install 'mlxspec\[play\]'"):
+    with pytest.raises(MlxspecError, match=r"pip install 'mlxspec\[play\]'"):
         playback.open_player(16000, threading.Event())
 
 
