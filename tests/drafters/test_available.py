@@ -65,7 +65,7 @@ def test_trained_drafters_say_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
         {"target": "another", "target_digest": "y", "tokens_digest": "z"},
     ]
     listed = [("redrafter", Path(f"/w{number}"), record) for number, record in enumerate(records)]
-    monkeypatch.setattr("mlxspec.drafters.choose.trained_drafters", lambda: listed)
+    monkeypatch.setattr(available, "trained_drafters", lambda: listed)
     found = by_name(available.trained(engine))
     assert found["redrafter"].about == "trained for this model"
     assert found["redrafter:/w1"].fits and "other weights" in found["redrafter:/w1"].about

@@ -277,7 +277,7 @@ def test_a_failed_save_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, network)
     program = (
         "import sys, resource, signal\n"
-        "from tests.test_redrafter_network import SHAPES, save, seeded\n"
+        "from tests.models.test_redrafter import SHAPES, save, seeded\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))\n"
         "save(sys.argv[1], seeded(SHAPES['trimmed'], seed=5))\n"
