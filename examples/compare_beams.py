@@ -13,6 +13,8 @@ from typing import Any
 import mlx.core as mx
 
 import mlxspec
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Request, result
 from mlxspec.drafters.redrafter import Draws, RecurrentDrafter
 
 SEED = 7
@@ -21,13 +23,12 @@ TOKENS = 96
 
 def overlaps(engine: Any, drafter: RecurrentDrafter, prompt: list[int], reply: list[int], temperature: float) -> list[list[float]]:
     """Sum of min(p, q) at depths 1 to ``drafter.depth``, for every fourth place of the reply."""
-    target, found = engine.target, [[] for _ in range(drafter.depth)]
-    for _ in target.prefill(prompt[:-1]):
-        pass
-    sequence = [prompt[-1], *reply[:-1]]
+    found: list[list[float]] = [[] for _ in range(drafter.depth)]
+    text = TokenSequence(engine.target)
+    result(text.read(prompt[:-1]))
     settings = engine.checked({"temperature": temperature})
     sampler = engine.sampler(settings, SEED)
-    rows = target._forward(mx.array(sequence), ("last",))
+    (rows,) = engine.target.forward([Request(engine.target, text.cache, mx.array([prompt[-1], *reply[:-1]]), ("last",))])
     history = [*prompt, *reply]
     for place in range(0, len(reply) - drafter.depth - 1, 4):
         hidden, state = rows.hidden["last"][place], None

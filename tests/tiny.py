@@ -14,6 +14,7 @@ from mlx_lm.utils import _get_classes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Target
 from mlxspec.drafters.cost import CostCurve
 from mlxspec.llm.engine import Engine
@@ -190,9 +191,19 @@ def tiny_engine(drafter: Any = "none", model: nn.Module | None = None, tokenizer
     settings = Options(model="tiny", drafter=drafter if isinstance(drafter, str) else "auto", **load)
     loaded = Loaded("tiny", model, tokenizer or byte_tokenizer(), {}, "memory", "tiny-digest", {})
     target = Target(model, context_length=context, max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
-    if drafter != "none":
-        target.probe()
-    return Engine(loaded, target, drafter, settings, lambda _: None, CostCurve.flat())
+    return Engine(loaded, TokenSequence(target), drafter, settings, lambda _: None, CostCurve.flat())
+
+
+def tiny_fused_rope() -> nn.Module:
+    """A llama whose rope is a plain function, as some models have it: no module to extend."""
+    model = tiny_model()
+    for layer in model.layers:
+        inner = layer.self_attn.rope
+        del layer.self_attn["rope"]
+        object.__setattr__(
+            layer.self_attn, "rope", lambda x, offset=0, inner=inner: inner(x, offset=offset if isinstance(offset, int) else int(offset[0].item()))
+        )
+    return model
 
 
 def save_folder(folder: Path, family: str = "llama", seed: int = 0, **changes: Any) -> Path:

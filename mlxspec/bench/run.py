@@ -189,7 +189,7 @@ def _rows(engine: Any, bench: BenchOptions, seed: int) -> list[_Row]:
         if name == "mlx-lm-draft":
             if small is None:
                 raise UsageError("The baseline mlx-lm-draft needs a small model: give --draft-model MODEL, or --drafters with small:MODEL.")
-            draft = (engines.get(small) or engine.with_drafter(small)).drafter.model
+            draft = (engines.get(small) or engine.with_drafter(small)).drafting.drafter.model
             draft = twin[0] if draft is engine.target.model else draft
         return MlxLmRow(name, twin[0], engine.tokenizer, bench.options, seed, draft)
 

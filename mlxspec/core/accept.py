@@ -1,10 +1,10 @@
-"""The rules that judge a proposal. Pure functions of one signature; each processes only the rows it visits.
+"""The rules that judge a proposal. Pure, of one signature; each processes only the rows it visits.
 
 Both are exact: the emitted text has the law of plain sampling. ``coupled`` promises more: the same text for the same seed. The approximate rules
 of speech are in ``mlxspec/speech/mirror.py``.
 """
 
-from typing import Protocol
+from typing import Any, ClassVar
 
 import mlx.core as mx
 
@@ -13,47 +13,71 @@ from mlxspec.core.sampling import Context, number, whole
 from mlxspec.errors import DrafterError
 
 
-class Policy(Protocol):
-    """``logits`` is (1 + rows, vocab): row 0 below the pending token, row i + 1 below the proposal's row i."""
+class Policy:
+    """A rule, and what it promises: nothing, unless it says so. A rule of your own is a subclass of this."""
 
-    def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict: ...
+    name: ClassVar[str] = "a rule of your own"
+    exact: ClassVar[bool] = False  # the emitted text has the law of plain sampling
+    coupled: ClassVar[bool] = False  # drafters draw with the target's own noise
+    same_text: ClassVar[bool] = False  # the same seed gives the same text however long the drafts are
+    adapts: ClassVar[bool] = False  # drafts may be cut by what was accepted so far: that does not bend its law
+
+    def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
+        """``logits`` is (1 + rows, vocab): row 0 below the pending token, row i + 1 below the proposal's row i."""
+        raise NotImplementedError
 
 
-def coupled(proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
+class Coupled(Policy):
     """Follow the child that says what the target says. Serves every chain and tree, certain or drawn with the target's noise."""
-    target_token = context.target_tokens(proposal, logits)
-    path: list[int] = []
-    row = -1
-    while True:
-        token = target_token(row)
-        child = proposal.child(row, token)
-        if child is None:
-            return Verdict(tuple(path), token)
-        path.append(child)
-        row = child
+
+    name = "coupled"
+    exact = coupled = same_text = adapts = True
+
+    def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
+        target_token = context.target_tokens(proposal, logits)
+        path: list[int] = []
+        row = -1
+        while True:
+            token = target_token(row)
+            child = proposal.child(row, token)
+            if child is None:
+                return Verdict(tuple(path), token)
+            path.append(child)
+            row = child
 
 
-def ratio(proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
+class Ratio(Policy):
     """Accept a sampled token with probability min(1, p/q), else draw from what p has over q (Leviathan et al. 2211.17192, Chen et al. 2302.01318).
 
     Guesses without probabilities are certain: the target draws, and the child that agrees is followed.
     """
-    if proposal.probs is None:
-        return coupled(proposal, logits, context)
-    need_chain(proposal, "ratio")
-    for row, token in enumerate(proposal.tokens):
-        p = context.probs(logits[row], proposal.tokens[:row])
-        q = drafted(proposal, row, p.size)
-        if context.uniform(row, "accept") * number(q[token]) >= number(p[token]):
-            rest = mx.maximum(p - q, 0)
-            rest = mx.where(rest.sum() > 0, rest, p)  # p = q up to rounding
-            return Verdict(tuple(range(row)), whole(context.sample(rest, row, "residual")))
-    last = context.draw(logits[len(proposal)], proposal.tokens)
-    return Verdict(tuple(range(len(proposal))), whole(last))
+
+    name = "ratio"
+    exact = True
+
+    def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
+        if proposal.probs is None:
+            return coupled(proposal, logits, context)
+        need_chain(proposal, "ratio")
+        for row, token in enumerate(proposal.tokens):
+            p = context.probs(logits[row], proposal.tokens[:row])
+            q = drafted(proposal, row, p.size)
+            if context.uniform(row, "accept") * number(q[token]) >= number(p[token]):
+                rest = mx.maximum(p - q, 0)
+                rest = mx.where(rest.sum() > 0, rest, p)  # p = q up to rounding
+                return Verdict(tuple(range(row)), whole(context.sample(rest, row, "residual")))
+        last = context.draw(logits[len(proposal)], proposal.tokens)
+        return Verdict(tuple(range(len(proposal))), whole(last))
 
 
-POLICIES: dict[str, Policy] = {"coupled": coupled, "ratio": ratio}
+coupled, ratio = Coupled(), Ratio()
+POLICIES: dict[str, Policy] = {rule.name: rule for rule in (coupled, ratio)}
 """The exact rules."""
+
+
+def rule(wish: Any) -> Policy | None:
+    """The exact rule of a name, or a user's own rule; None where the name is another's."""
+    return wish if isinstance(wish, Policy) else POLICIES.get(wish)
 
 
 def need_chain(proposal: Proposal, rule: str) -> None:

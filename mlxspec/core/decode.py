@@ -1,4 +1,5 @@
-"""The loop: propose, run, judge, keep. It serves every drafter and every rule; plain decoding is the same loop with empty proposals.
+"""The loop: propose, run, judge, keep. It serves every drafter and every rule, one text or several; plain decoding is the same loop with empty
+proposals.
 
 Knows tokens only: no text, no terminal, no sound.
 """
@@ -13,8 +14,9 @@ from mlxspec.core.accept import Policy
 from mlxspec.core.drafter import Drafter
 from mlxspec.core.events import Prefill, Step
 from mlxspec.core.proposal import Proposal, Verdict
-from mlxspec.core.sampling import Sampler, whole
-from mlxspec.core.target import Interrupted, Target
+from mlxspec.core.sampling import Sampler
+from mlxspec.core.sequence import Interrupted, TokenSequence
+from mlxspec.core.target import Request, Rows, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,15 @@ class Limits:
     reuse: bool = False
 
 
-def decode(
-    target: Target, drafter: Drafter, policy: Policy, sampler: Sampler, prompt: Sequence[int], limits: Limits
-) -> Generator[Prefill | Step, None, str]:
-    """Yield prefill progress, then a Step a round; return why it ended: stop, length or interrupted.
+def loop(
+    sequence: TokenSequence, drafter: Drafter, policy: Policy, sampler: Sampler, prompt: Sequence[int], limits: Limits
+) -> Generator[Prefill | Step | Request, Rows, str]:
+    """Yield prefill progress, then a Step per round; return why it ended: stop, length or interrupted. What is to be read is yielded too, a Request,
+    and answered with its Rows.
 
     The last emitted token is pending: not in the caches. ``emitted`` counts it; a stop token is emitted, and nothing after it.
     """
-    room = limits.max_tokens if limits.max_tokens >= 0 else math.inf
+    target, room = sequence.target, limits.max_tokens if limits.max_tokens >= 0 else math.inf
     if target.context_length is not None:
         room = min(room, target.context_length - len(prompt))
     if room <= 0:
@@ -46,39 +49,47 @@ def decode(
     shape = {"coupled": limits.coupled, "width": 1 if target.shape == "chain" else limits.width, "rows": limits.rows}
     history = list(prompt)
     try:
-        rows = yield from target.prefill(prompt, drafter.taps, limits.cancel, limits.reuse)
-        drafter.begin(prompt, rows.hidden, target.reused)
-        token = whole(sampler.at(history, **shape).draw(rows.logits[-1]))
-        history.append(token)
-        room -= 1
-        yield Step((token,))
-        while room > 0 and token not in limits.stop_tokens:
+        rows = yield from sequence.read(prompt, drafter.taps, limits.cancel, drafter.known(prompt) if limits.reuse else 0)
+        drafter.begin(prompt, rows.hidden, sequence.reused)
+        verdict = policy(Proposal(), rows.logits, sampler.at(history, **shape))
+        yield Step((verdict.token,), note=verdict.note)
+        while True:
+            history.append(token := verdict.token)
+            room -= 1 + len(verdict.path)
+            if token in limits.stop_tokens:
+                return "stop"
+            if room <= 0:
+                return "length"
             if limits.cancel is not None and limits.cancel.is_set():
                 return "interrupted"
-            limit = int(min(drafter.depth if limits.draft_tokens is None else limits.draft_tokens, room - 1))
 
             started = time.perf_counter()
+            limit = int(min(drafter.depth if limits.draft_tokens is None else limits.draft_tokens, room - 1))
             context = sampler.at(history, **shape)
             proposal = target.admit(drafter.propose(token, limit, context), limit, sampler.vocab_size)
             drafted = time.perf_counter()
-            rows = target.run(token, proposal, drafter.taps, context)
+            rows = yield from sequence.run(token, proposal, drafter.taps, context)
             verdict = _cut(policy(proposal, rows.logits, context), proposal, limits.stop_tokens)
             verified = time.perf_counter()
-            target.keep(verdict.path)
+            sequence.keep(verdict.path)
             drafter.accept(verdict.path, verdict.token, rows.hidden)
             ended = time.perf_counter()
 
-            token = verdict.token
-            tokens = (*(proposal.tokens[row] for row in verdict.path), token)
-            room -= len(tokens)
-            history.extend(tokens)
+            accepted = [proposal.tokens[row] for row in verdict.path]
+            history += accepted
             seconds = {"draft": drafted - started, "verify": verified - drafted, "other": ended - verified}
-            yield Step(tokens, proposal, verdict.path, seconds, drafter.name, verdict.note)
-        return "stop" if token in limits.stop_tokens else "length"
+            yield Step((*accepted, verdict.token), proposal, verdict.path, seconds, drafter.name, verdict.note)
     except Interrupted:
         return "interrupted"
     finally:
-        target.settle()
+        sequence.settle()
+
+
+def decode(
+    sequence: TokenSequence, drafter: Drafter, policy: Policy, sampler: Sampler, prompt: Sequence[int], limits: Limits
+) -> Generator[Prefill | Step, None, str]:
+    """The loop of one text by itself."""
+    return (yield from alone(loop(sequence, drafter, policy, sampler, prompt, limits)))
 
 
 def _cut(verdict: Verdict, proposal: Proposal, stop_tokens: frozenset[int]) -> Verdict:

@@ -15,6 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache
 
+from mlxspec.core.together import Parted, Together
 from mlxspec.errors import RollbackError
 
 
@@ -97,6 +98,9 @@ def record_mixers(model: nn.Module) -> None:
 def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
+        several = next((value for value in given if isinstance(value, Together)), None)
+        if several is not None and "_mlxspec_mixer" in vars(self):
+            return _text_by_text(call, self, several, args, kwargs)
         cache = next((value for value in given if isinstance(value, StateCache)), None)
         rows = next((value.shape[1] for value in given if isinstance(value, mx.array) and value.ndim == 3), None)
         if cache is None or rows is None or cache.replaying:
@@ -105,9 +109,31 @@ def _recording(method: Callable[..., Any]) -> Callable[..., Any]:
         out = method(self, *args, **kwargs)
         if cache.entered == entered:  # no module inside this one: it is the mixer itself
             cache.enter(Call(method, self, args, kwargs), rows, before)
+            object.__setattr__(self, "_mlxspec_mixer", True)
         return out
 
     return call
+
+
+def _text_by_text(call: Callable[..., Any], module: nn.Module, several: Together, args: Any, kwargs: Any) -> Any:
+    """A mixer on the rows of several texts: a state belongs to one of them, so each is read by itself."""
+    total = several.ends[-1]
+
+    def parted(value: Any) -> Any:
+        if isinstance(value, Together):
+            return value.caches
+        if isinstance(value, mx.array) and value.ndim >= 2 and value.shape[1] == total:
+            return several.split(value, 1)
+        return value if isinstance(value, Parted) else [value] * len(several.caches)
+
+    positional = zip(*map(parted, args), strict=True) if args else ((),) * len(several.caches)
+    named = [{name: parted(value)[text] for name, value in kwargs.items()} for text in range(len(several.caches))]
+    return _joined([call(module, *own, **more) for own, more in zip(positional, named, strict=True)])
+
+
+def _joined(outs: Sequence[Any]) -> Any:
+    """What a mixer gave each text, as it would give it for all: arrays side by side, one by one where it gives several."""
+    return tuple(map(_joined, zip(*outs, strict=True))) if isinstance(outs[0], tuple) else mx.concatenate(list(outs), axis=1)
 
 
 def _first_rows(value: Any, of: int, rows: int) -> Any:

@@ -1,58 +1,54 @@
-"""The model that has the say: reads the prompt, runs a chain or a tree in one forward, keeps the accepted rows. Knows no drafter and no text.
+"""The model that has the say: its weights, its hidden states ("taps"), and what it can do. Holds no text: that is a ``TokenSequence``.
 
-Any mlx-lm model serves, unedited. Three of its modules are extended in place: ``rope`` (one position per row, by way of the batch axis), the output
-projection and the layers (hidden states, "taps"). What a model can do is probed on the model itself.
+Any mlx-lm model serves, unedited (``extend``). What a model can do is probed on the model itself.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from threading import Event
 from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx_lm.models.cache import CacheList
 
-from mlxspec.core.cache import Cache, TreeView, keep_rows, make_cache, position, restore, states
-from mlxspec.core.events import Prefill
+from mlxspec.core.cache import Cache, TreeView, keep_rows, make_cache, parts, position
+from mlxspec.core.extend import extend
 from mlxspec.core.proposal import Proposal
-from mlxspec.core.sampling import Context, number
-from mlxspec.errors import DrafterError, MlxspecError, RollbackError
+from mlxspec.core.sampling import number
+from mlxspec.core.together import Together
+from mlxspec.errors import DrafterError, MlxspecError
 
 Shape = Literal["tree", "chain", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a forward gave: logits (rows, vocab), and the hidden states asked for by tap, each (rows, width). Not yet evaluated."""
+    """What a forward gave a text: logits (rows, vocab), and the hidden states asked for by tap, each (rows, width). Not yet evaluated."""
 
     logits: mx.array
     hidden: dict[str, mx.array]
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """A place to which recurrent layers can go back: how many tokens had been read, and the states then."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """Rows of one text, to be read after what its ``cache`` holds: a chain, or a token with a tree of rows below it (``proposal``)."""
 
-    length: int
-    states: list[Any]
-
-
-class Interrupted(Exception):
-    """The reply was cancelled while the prompt was being read."""
+    target: "Target"
+    cache: list[Cache]
+    tokens: mx.array  # (rows,) uint32
+    taps: Sequence[str] = ()
+    proposal: Proposal | None = None
+    answers: bool = True  # whether anybody looks at the logits
 
 
 class Target:
-    """A mlx-lm model with one sequence in its cache.
-
-    Taps: ``last`` is the input of the output projection (after the final norm), ``layer:3`` the output of layer 3.
-    """
+    """A mlx-lm model. Taps: ``last`` is the input of the output projection (after the final norm), ``layer:3`` the output of layer 3."""
 
     def __init__(
         self, model: nn.Module, *, context_length: int | None = None, max_kv_size: int | None = None, kv_bits: int | None = None, chunk: int = 512
     ) -> None:
+        """``chunk``: tokens of a prompt that are read in one forward."""
         self.model = model
         self.context_length = context_length
         self.max_kv_size = max_kv_size
@@ -61,52 +57,20 @@ class Target:
         self.shape: Shape = "tree"
         self.reason: str | None = None
         self.probed = False
-        self.user: Any = None  # the reply that has the cache now
-        self._taps = _extend(model)
-        self._ahead: tuple[Rows, mx.array] | None = None  # a step started early, and what it says
-        self._run: tuple[int, ...] = ()  # the tokens of the last run
-        self.reused = 0  # tokens of the last prompt that were in the cache already
-        self.reset()
-        self.vocab_size = int(self._forward(mx.array([0]), ()).logits.shape[-1])
-        self.reset()
+        self.apart: str | None = None  # why several texts are read one after the other, where they are
+        self._tried_together = False
+        self._taps = extend(model)
+        self.vocab_size = int(self.forward([self._ask(self.cache(), [0])])[0].logits.shape[-1])
 
-    def reset(self) -> None:
-        """Forget the sequence."""
-        self.cache: list[Cache] = make_cache(self.model, self.max_kv_size, self.kv_bits)
-        self.tokens: list[int] = []  # what the cache holds
-        self._ahead = None
-        self._open = False  # rows were run and not yet kept or dropped: what the cache holds is not known
-        self._anchor: Anchor | None = None
+    def cache(self) -> list[Cache]:
+        """The empty cache of a text."""
+        return make_cache(self.model, self.max_kv_size, self.kv_bits)
 
-    def prefill(
-        self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None, reuse: bool = False
-    ) -> Generator[Prefill, None, Rows]:
-        """Read a prompt in chunks, the last token by itself; returns one row of logits, and the hidden states of what was read.
-
-        With ``reuse`` the longest common prefix with what the cache holds is not read again, as far as the cache can go back.
-        """
-        self.reused = self._rewind_to(prompt) if reuse and not self._open else 0
-        if not self.reused:
-            self.reset()
-        tokens = mx.array(list(prompt), mx.uint32)
-        hidden: list[dict[str, mx.array]] = []
-        yield Prefill(self.reused, len(prompt))
-        for start in range(self.reused, len(prompt) - 1, self.chunk):
-            if cancel is not None and cancel.is_set():
-                raise Interrupted
-            end = min(start + self.chunk, len(prompt) - 1)
-            rows = self._forward(tokens[start:end], taps)
-            mx.eval([layer.state for layer in self.cache], rows.hidden)  # the logits are never computed
-            hidden.append(rows.hidden)
-            self.tokens = list(prompt[:end])
-            yield Prefill(end, len(prompt))
-        self._anchor = Anchor(len(prompt) - 1, states(self.cache))
-        rows = self._forward(tokens[-1:], taps)
-        mx.eval(rows.logits, rows.hidden)
-        self.tokens = list(prompt)
-        yield Prefill(len(prompt), len(prompt))
-        hidden.append(rows.hidden)
-        return Rows(rows.logits, {tap: mx.concatenate([part[tap] for part in hidden]) for tap in taps})
+    def forward(self, requests: Sequence[Request]) -> list[Rows]:
+        """Read the rows of one text, or those of several in one forward."""
+        if len(requests) > 1 and self._reads_together():
+            return self._together(requests)
+        return [self._alone(request) for request in requests]
 
     def admit(self, proposal: Proposal, limit: int, vocab_size: int) -> Proposal:
         """The proposal, once checked: a tree in order, over the tokens that exist, and of a shape this target can verify."""
@@ -119,77 +83,63 @@ class Target:
             raise DrafterError(f"This target verifies chains only ({self.reason}) and the drafter proposed a tree: keep to one child a row.")
         return proposal
 
-    def run(self, token: int, proposal: Proposal, taps: Sequence[str], context: Context) -> Rows:
-        """Read the pending token and the proposal's rows in one forward. Row 0 is the pending token.
+    # ---- One forward ---------------------------------------------------------------------------------------------------------------------
 
-        Where the next proposal will be empty too, the next step is started at once on the token about to be drawn, as mlx-lm does.
-        """
-        if self._ahead is not None:
-            if len(proposal):
-                raise DrafterError("The drafter said it would rest and proposed all the same: leave Proposal.rest False.")
-            (rows, drawn), self._ahead = self._ahead, None
-            context.remember(drawn)
-        else:
-            rows = self._forward(mx.array([token, *proposal.tokens], mx.uint32), taps, proposal)
-        self._run = (token, *proposal.tokens)
-        self._open = True
-        if proposal.rest:
-            first = context.first(rows.logits)
-            ahead = self._forward(first[None], taps)
-            drawn = context.after(first).draw(ahead.logits[0])
-            self._ahead = ahead, drawn
-            mx.async_eval(drawn, ahead.logits)
-        return rows
+    def _ask(self, cache: list[Cache], tokens: Sequence[int], proposal: Proposal | None = None) -> Request:
+        return Request(self, cache, mx.array(list(tokens), mx.uint32), (), proposal)
 
-    def keep(self, path: Sequence[int]) -> None:
-        """Of the last run keep the pending token and the proposal's rows on ``path``, and drop the others."""
-        kept = [0, *(row + 1 for row in path)]
-        keep_rows(self.cache, len(self._run), kept)
-        self.tokens += [self._run[row] for row in kept]
-        self._open = False
+    def _alone(self, request: Request) -> Rows:
+        cache = request.cache
+        if request.proposal is not None and not request.proposal.is_chain:
+            positions, ancestors = _geometry(request.proposal, position(cache))
+            cache = [TreeView(layer, positions, ancestors) for layer in cache]
+        logits = self._call(request.tokens, cache, request.taps, None)
+        return Rows(logits, {tap: self._taps[tap][0] for tap in request.taps})
 
-    def settle(self) -> None:
-        """Drop the step that was started ahead and is not wanted."""
-        if self._ahead is not None:
-            keep_rows(self.cache, 1, ())
-            self._ahead = None
+    def _together(self, requests: Sequence[Request]) -> list[Rows]:
+        rows = [request.tokens.size for request in requests]
+        ends = np.cumsum(rows).tolist()
+        places, views = zip(*(_seen(request) for request in requests), strict=True)
+        positions = mx.concatenate(list(places))
+        cache = [_joined([view[i] for view in views], rows, positions) for i in range(len(views[0]))]
+        wanted = [range(end - count, end) if request.answers else range(0) for request, count, end in zip(requests, rows, ends, strict=True)]
+        asked = [row for one in wanted for row in one]
+        taps = list(dict.fromkeys(tap for request in requests for tap in request.taps))
+        logits = self._call(mx.concatenate([request.tokens for request in requests]), cache, taps, asked if 0 < len(asked) < ends[-1] else None)
+        cut = asked if logits.shape[0] == len(asked) else range(ends[-1])  # a model whose projection has another name computes them all
+        place = {row: i for i, row in enumerate(cut)}
+        found = []
+        for request, one, count, end in zip(requests, wanted, rows, ends, strict=True):
+            first = place[one[0]] if len(one) else 0
+            hidden = {tap: self._taps[tap][0, end - count : end] for tap in request.taps}
+            found.append(Rows(logits[first : first + len(one)], hidden))
+        return found
 
-    def _rewind_to(self, prompt: Sequence[int]) -> int:
-        """Go back to the longest common prefix with a prompt, its last token left out; returns its length, 0 where the cache cannot go back."""
-        common = next((i for i, (a, b) in enumerate(zip(self.tokens, prompt, strict=False)) if a != b), min(len(self.tokens), len(prompt)))
-        common = min(common, len(prompt) - 1)
+    def _call(self, tokens: mx.array, cache: Sequence[Cache], taps: Sequence[str], answering: Sequence[int] | None) -> mx.array:
+        """Logits (rows, vocab), those of the rows ``answering`` where that says which; the taps are left in ``_taps``."""
+        self._taps.clear()
+        self._taps.wanted = frozenset(taps)
+        self._taps.answering = None if answering is None else mx.array(list(answering), mx.int32)
         try:
-            keep_rows(self.cache, len(self.tokens) - common, ())
-        except RollbackError:
-            anchor = self._anchor
-            if anchor is None or anchor.length > common or not restore(self.cache, anchor.states, len(self.tokens) - anchor.length):
-                return 0
-            common = anchor.length
-        self.tokens = list(prompt[:common])
-        return common
+            logits: mx.array = self.model(tokens[None], cache=cache)[0]
+        finally:
+            self._taps.wanted, self._taps.answering = frozenset(), None
+        for tap in taps:
+            if tap not in self._taps:
+                raise DrafterError(f"The target has no hidden state {tap!r} to tap: taps are last and layer:N below {len(self.model.layers)}.")
+        return logits
+
+    # ---- What it can do ------------------------------------------------------------------------------------------------------------------
 
     def probe(self) -> None:
         """Find out on this model what it can verify: a tree, only chains, or no drafts at all; sets ``shape`` and ``reason``.
 
         A 6-row tree and a rewind, with random tokens, against reading each path by itself.
         """
-        if not self.probed:
-            self.probed = True
-            with self.scratch():
-                self._probe()
-
-    @contextmanager
-    def scratch(self) -> Iterator[None]:
-        """A time with a cache of its own; the sequence is there again after it."""
-        kept = self.cache, self._ahead, self._run, self.tokens, self._anchor
-        self.reset()
-        try:
-            yield
-        finally:
-            self.cache, self._ahead, self._run, self.tokens, self._anchor = kept
-
-    def _probe(self) -> None:
-        tokens = [int(t) for t in np.random.default_rng(0).integers(0, self.vocab_size, 12)]
+        if self.probed:
+            return
+        self.probed = True
+        tokens = self._random(12)
         tree = Proposal((tokens[0], tokens[1], tokens[2], tokens[1], tokens[3]), (-1, 0, -1, 2, 2))
         trials: tuple[tuple[Shape, Proposal, tuple[int, ...]], ...] = (
             ("tree", tree, (2, 4)),
@@ -211,57 +161,112 @@ class Target:
     def _fault(self, proposal: Proposal, path: tuple[int, ...], prompt: Sequence[int]) -> str | None:
         """What goes wrong with one proposal, in a few words, or None."""
         try:
-            self.reset()
-            self._forward(mx.array(list(prompt), mx.uint32), ())
-            rows = self._forward(mx.array([prompt[0], *proposal.tokens], mx.uint32), (), proposal)
-            mx.eval(rows.logits)
-            self._run = (prompt[0], *proposal.tokens)
-            self.keep(path)
-            after = self._forward(mx.array([prompt[1]], mx.uint32), ())
-            got = mx.concatenate([rows.logits[:1], *(rows.logits[i + 1][None] for i in path), after.logits])
-            mx.eval(got)
-            self.reset()
-            self._forward(mx.array(list(prompt), mx.uint32), ())
+            cache = self.cache()
+            self._logits(cache, prompt)
+            rows = self._logits(cache, [prompt[0], *proposal.tokens], proposal)
+            keep_rows(cache, 1 + len(proposal), [0, *(row + 1 for row in path)])
+            got = mx.concatenate([rows[:1], *(rows[i + 1][None] for i in path), self._logits(cache, [prompt[1]])])
+            cache = self.cache()
+            self._logits(cache, prompt)
             chain = [prompt[0], *(proposal.tokens[i] for i in path), prompt[1]]
-            expected = mx.concatenate([self._forward(mx.array([token], mx.uint32), ()).logits for token in chain])
-            got, expected = got.astype(mx.float32), expected.astype(mx.float32)
-            spread = number(mx.abs(expected - expected.mean(axis=0)).mean())
-            error = number(mx.abs(got - expected).mean())
+            return self._differ(got, mx.concatenate([self._logits(cache, [token]) for token in chain]))
         except MlxspecError as fault:
             return str(fault)
         except (ValueError, RuntimeError, TypeError, AttributeError, IndexError) as fault:  # whatever a model's own code raises
             return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
-        tolerance = 1e-3 if rows.logits.dtype == mx.float32 and self.kv_bits is None else 0.1
+
+    def _reads_together(self) -> bool:
+        """Whether several texts can be read in one forward: tried on this model once, with two texts of unlike length; else ``apart`` says why."""
+        if not self._tried_together:
+            self._tried_together = True
+            self.apart = self._fault_together()
+        return self.apart is None
+
+    def _fault_together(self) -> str | None:
+        tokens = self._random(16)
+        rounds = [(tokens[:3], tokens[3:9]), (tokens[9:10], tokens[10:13]), (tokens[13:15], tokens[15:])]  # of each text, by turns
+        try:
+            caches = self.cache(), self.cache()
+            got, expected = list[mx.array](), list[mx.array]()
+            for both in rounds:
+                rows = self._together([self._ask(cache, part) for cache, part in zip(caches, both, strict=True)])
+                mx.eval([one.logits for one in rows])
+                got += [one.logits for one in rows]
+            for text in (0, 1):
+                cache = self.cache()
+                for turn, both in enumerate(rounds):
+                    expected.append(self._logits(cache, both[text]))
+                    got.append(got[2 * turn + text])
+            return self._differ(mx.concatenate(got[2 * len(rounds) :]), mx.concatenate(expected))
+        except MlxspecError as fault:
+            return str(fault)
+        except (ValueError, RuntimeError, TypeError, AttributeError, IndexError, KeyError) as fault:
+            return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+
+    def _differ(self, got: mx.array, expected: mx.array) -> str | None:
+        """In a few words, where two ways to the same logits differ by more than rounding."""
+        dtype = got.dtype
+        got, expected = got.astype(mx.float32), expected.astype(mx.float32)
+        spread = number(mx.abs(expected - expected.mean(axis=0)).mean())
+        error = number(mx.abs(got - expected).mean())
+        tolerance = 1e-3 if dtype == mx.float32 and self.kv_bits is None else 0.1
         return None if error <= tolerance * spread else f"logits differ by {error:.2g} (of a spread of {spread:.2g}) from reading each path by itself"
 
-    def _forward(self, tokens: mx.array, taps: Sequence[str], proposal: Proposal | None = None) -> Rows:
-        cache = self.cache
-        if proposal is not None and not proposal.is_chain:
-            positions, ancestors = _geometry(proposal, self.cache)
-            cache = [TreeView(layer, positions, ancestors) for layer in cache]
-        self._taps.clear()
-        self._taps.wanted = frozenset(taps)
-        logits = self.model(tokens[None], cache=cache)[0]
-        self._taps.wanted = frozenset()
-        for tap in taps:
-            if tap not in self._taps:
-                raise DrafterError(f"The target has no hidden state {tap!r} to tap: taps are last and layer:N below {len(self.model.layers)}.")
-        return Rows(logits, {tap: self._taps[tap][0] for tap in taps})
+    def _logits(self, cache: list[Cache], tokens: Sequence[int], proposal: Proposal | None = None) -> mx.array:
+        """The logits of one forward, evaluated by itself: a pipelined model takes one at a time."""
+        logits = self._alone(self._ask(cache, tokens, proposal)).logits
+        mx.eval(logits)
+        return logits
+
+    def _random(self, count: int) -> list[int]:
+        return [int(token) for token in np.random.default_rng(0).integers(0, self.vocab_size, count)]
 
 
-class Taps(dict[str, mx.array]):
-    """The hidden states of a model's latest forward, those that are wanted; each (1, rows, width)."""
+def alone(steps: Generator[Any, Any, Any]) -> Generator[Any, None, Any]:
+    """Run one text by itself: what its generator asks to be read is read at once. Yields and returns all else that it does."""
+    rows: Rows | None = None
+    try:
+        while True:
+            item = steps.send(rows)
+            rows = None
+            if isinstance(item, Request):
+                (rows,) = item.target.forward([item])
+            else:
+                yield item
+    except StopIteration as end:
+        return end.value
+    finally:
+        steps.close()
 
-    wanted: frozenset[str] = frozenset()
 
-    def record(self, tap: str, value: mx.array) -> None:
-        if tap in self.wanted:
-            self[tap] = value
+def result(steps: Generator[Any, Any, Any]) -> Any:
+    """Run one text's generator to its end, by itself, and give what it returns."""
+    running = alone(steps)
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            return end.value
 
 
-def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.array]:
-    """Positions (rows,) and who descends from whom (rows, rows), the pending token as row 0."""
-    offset = position(cache)
+def _seen(request: Request) -> tuple[mx.array, list[Cache]]:
+    """The positions of a request's rows (rows,), and its caches as these rows see them."""
+    offset = position(request.cache)
+    if request.proposal is None or request.proposal.is_chain:
+        return mx.arange(offset, offset + request.tokens.size, dtype=mx.int32), request.cache
+    positions, ancestors = _geometry(request.proposal, offset)
+    return positions, [TreeView(layer, positions, ancestors) for layer in request.cache]
+
+
+def _joined(layers: Sequence[Cache], rows: Sequence[int], positions: mx.array) -> Cache:
+    """One layer of several texts."""
+    if isinstance(layers[0], CacheList):
+        return CacheList(*(Together(part, rows, positions) for part in zip(*(parts(layer) for layer in layers), strict=True)))
+    return Together(layers, rows, positions)
+
+
+def _geometry(proposal: Proposal, offset: int) -> tuple[mx.array, mx.array]:
+    """Positions (rows,) and who descends from whom (rows, rows), the pending token as row 0, at position ``offset``."""
     rows = 1 + len(proposal)
     ancestors = np.eye(rows, dtype=bool)
     ancestors[:, 0] = True
@@ -269,56 +274,3 @@ def _geometry(proposal: Proposal, cache: Sequence[Cache]) -> tuple[mx.array, mx.
         if parent >= 0:
             ancestors[row + 1] |= ancestors[parent + 1]
     return mx.array([offset, *(offset + depth for depth in proposal.depths)], mx.int32), mx.array(ancestors)
-
-
-def _extend(model: nn.Module) -> Taps:
-    """Give a model's rope modules, output projection and layers their extra abilities, once. Weights and names stay as they are."""
-    if "_mlxspec_taps" in vars(model):
-        extended: Taps = vars(model)["_mlxspec_taps"]
-        return extended
-    taps = Taps()
-    object.__setattr__(model, "_mlxspec_taps", taps)
-    layers = {id(layer): f"layer:{i}" for i, layer in enumerate(model.layers)}
-    modules = {id(module): (name.rpartition(".")[2], module) for name, module in model.named_modules()}
-    for key, (leaf, module) in modules.items():
-        if leaf == "rope":
-            _subclass(module, "__call__", _rope_by_row)
-        elif leaf == "lm_head":
-            _subclass(module, "__call__", partial(_tapped, record=taps.record))
-        elif isinstance(module, nn.Embedding | nn.QuantizedEmbedding):
-            _subclass(module, "as_linear", partial(_tapped, record=taps.record))
-        elif key in layers:
-            _subclass(module, "__call__", partial(_tapped_output, record=taps.record, tap=layers[key]))
-    return taps
-
-
-def _subclass(module: nn.Module, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace one method of one module, by way of a class of its own that is named like the old one."""
-    base = type(module)
-    module.__class__ = type(base.__name__, (base,), {"__module__": base.__module__, name: wrap(getattr(base, name))})
-
-
-def _rope_by_row(method: Any) -> Any:
-    def call(self: nn.Module, x: mx.array, offset: int | mx.array = 0, **more: Any) -> mx.array:
-        if not (isinstance(offset, mx.array) and offset.ndim == 1 and offset.size != x.shape[0]):  # one offset a sequence is mlx-lm's own batching
-            return method(self, x, offset=offset, **more)
-        return method(self, x.transpose(2, 1, 0, 3), offset=offset, **more).transpose(2, 1, 0, 3)  # (1, heads, rows, dim), rows as the batch
-
-    return call
-
-
-def _tapped(method: Any, record: Callable[[str, mx.array], None]) -> Any:
-    def call(self: nn.Module, x: mx.array) -> mx.array:
-        record("last", x)
-        return method(self, x)
-
-    return call
-
-
-def _tapped_output(method: Any, record: Callable[[str, mx.array], None], tap: str) -> Any:
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        out = method(self, *args, **kwargs)
-        record(tap, out[0] if isinstance(out, tuple) else out)
-        return out
-
-    return call

@@ -26,7 +26,7 @@ PATIENCE = 1, 4  # rounds for which a drafter with a poor record is passed over;
 NOTICED = 0.02  # of a plain forward: drafting that takes less costs nothing
 
 
-class AdaptiveDrafter:
+class AdaptiveDrafter(Drafter):
     """Asks the drafters that cost nothing first, and the last one where it promises more. What several offer is verified as one tree where that pays.
 
     Under ``coupled`` the rows least likely to be reached are cut; under ``ratio`` sampled rows never are, since that would bend the law.
@@ -47,6 +47,15 @@ class AdaptiveDrafter:
         self.won = 0.0  # plain forwards won by drafting, in a sum that forgets
         self.gain = 1.0  # tokens a second against plain decoding, a running mean
         self.tokens, self.seconds = 1.0, cost.seconds(1, 0) / 1.2  # of a round, running means
+
+    def known(self, prompt: Sequence[int]) -> int:
+        return min(member.drafter.known(prompt) for member in self.members)
+
+    def report(self) -> tuple[str, str | None]:
+        return self.state, self.reason
+
+    def keep(self) -> None:
+        self.cost.keep()
 
     def begin(self, prompt: Sequence[int], hidden: dict[str, mx.array], reused: int) -> None:
         for member in self.members:

@@ -18,9 +18,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlxspec.core.cache import keep_rows, states
-from mlxspec.core.proposal import Proposal
-from mlxspec.core.sampling import Sampler
-from mlxspec.core.target import Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Request, Target, result
 from mlxspec.paths import cache_dir, put
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32)  # both sides of the usual cliffs
@@ -131,15 +130,14 @@ def measured(target: Target, digest: str, say: Callable[[str], None], folder: Pa
 
 
 def measure(target: Target, repeats: int = 3) -> CostCurve:
-    """Time forwards of chains at a short and at a long context, on a cache of their own, for a few seconds at most."""
-    with target.scratch():
-        near = _times(target, 32, ROWS, repeats)
-        far = min(FAR, (target.context_length or FAR + 64) - 64)
-        few = [rows for rows in (1, 8, 16) if rows in near]
-        slope = [0.0] * len(few)
-        if far > 64 and near[1] < SLOW:
-            late = _times(target, far, few, repeats)
-            slope = [max(0.0, (late[rows] - near[rows]) / (far - 32)) if rows in late else 0.0 for rows in few]
+    """Time forwards of chains at a short and at a long context, on texts of their own, for a few seconds at most."""
+    near = _times(target, 32, ROWS, repeats)
+    far = min(FAR, (target.context_length or FAR + 64) - 64)
+    few = [rows for rows in (1, 8, 16) if rows in near]
+    slope = [0.0] * len(few)
+    if far > 64 and near[1] < SLOW:
+        late = _times(target, far, few, repeats)
+        slope = [max(0.0, (late[rows] - near[rows]) / (far - 32)) if rows in late else 0.0 for rows in few]
     lines = CostCurve(few, slope, slope)
     slopes = [lines._at(slope, rows) for rows in near]
     base = [t - 32 * s for t, s in zip(near.values(), slopes, strict=True)]
@@ -157,22 +155,23 @@ def _times(target: Target, context: int, grid: Sequence[int], repeats: int) -> d
 
     Where more rows took less, the fewer are timed again: what stays dearer then is the machine's way (a BLAS may take 16 rows faster than 12).
     """
-    for _ in target.prefill([i % target.vocab_size for i in range(context)]):
-        pass
-    quiet = Sampler(target.vocab_size).at([0])
-    recurrent = bool(states(target.cache))  # what they keep they read again: that is part of what a round costs
+    sequence = TokenSequence(target)
+    result(sequence.read([i % target.vocab_size for i in range(context)]))
+    cache = sequence.cache
+    recurrent = bool(states(cache))  # what they keep they read again: that is part of what a round costs
     found: dict[int, float] = {}
     begun = time.perf_counter()
 
     def seconds(rows: int) -> float:
         started = time.perf_counter()
-        mx.eval(target.run(1, Proposal.chain([2] * (rows - 1)), (), quiet).logits)
+        (found_rows,) = target.forward([Request(target, cache, mx.array([1] + [2] * (rows - 1), mx.uint32))])
+        mx.eval(found_rows.logits)
         if recurrent:
-            keep_rows(target.cache, rows, range(rows - 1))
-            mx.eval(states(target.cache))
+            keep_rows(cache, rows, range(rows - 1))
+            mx.eval(states(cache))
         taken = time.perf_counter() - started
         if not recurrent:
-            keep_rows(target.cache, rows, ())
+            keep_rows(cache, rows, ())
         return taken
 
     for rows in sorted(grid, key=lambda rows: FIRST.index(rows) if rows in FIRST else len(FIRST)):

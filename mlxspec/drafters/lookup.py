@@ -12,14 +12,18 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from mlxspec.core.drafter import Drafter
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context
+from mlxspec.core.target import Target
+from mlxspec.loading.load import Loaded, Say
+from mlxspec.settings.options import Options
 
 CHANCE = {1: 0.26, 2: 0.5, 3: 0.67, 4: 0.75, 5: 0.76, 6: 0.77, 7: 0.8, 8: 0.82, 9: 0.84, 10: 0.86, 11: 0.9, 12: 0.93}
 """How often the next token is right after a match of so many tokens: 7,000 greedy tokens of SmolLM2-135M; where experience starts from."""
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Longest suffix match over all tokens so far.
 
     A guess is worth a row while the chance that it is reached and right is above ``worth``: the chance that one more copied token is right is learnt
@@ -27,7 +31,6 @@ class LookupDrafter:
     """
 
     name = "lookup"
-    taps: tuple[str, ...] = ()
     depth = 12
     rows = 14
     width = 3
@@ -109,6 +112,11 @@ class LookupDrafter:
                     children[row][token] = known
                 row = known
         return Proposal(tuple(tokens), tuple(parents), values=tuple(chances)), tuple(lengths)
+
+
+def opened(model: str, wish: str, target: Target, loaded: Loaded, options: Options, say: Say) -> LookupDrafter:
+    """The drafter of ``--drafter lookup``."""
+    return LookupDrafter()
 
 
 class _Rate:

@@ -13,17 +13,23 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlxspec.core.drafter import Drafter
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Rule
+from mlxspec.core.target import Target
+from mlxspec.drafters.choose import check_trained_for
 from mlxspec.errors import DrafterError
+from mlxspec.loading.load import Loaded, Say
+from mlxspec.loading.memory import Need, preflight
 from mlxspec.models.redrafter import WEIGHTS, CheckpointError, ReDrafter, load
+from mlxspec.settings.options import Options
 
 Embed = Callable[[mx.array], mx.array]
 Step = tuple[mx.array, mx.array, mx.array]  # prefixes of one length, best first: the beam each grew from, its last token, its log-probability
 NUCLEUS = 512  # top-p, min-p and top-k look at this many of a row's likeliest tokens, not at all of them
 
 
-class RecurrentDrafter:
+class RecurrentDrafter(Drafter):
     """Beam search of ``width`` beams and ``depth`` steps. Of all prefixes met, the ``rows`` likeliest to be what the target says are offered.
 
     How likely: the target's logits are taken for the drafter's with Gumbel errors of scale ``stray``, so that a token is what the target says with
@@ -200,6 +206,14 @@ class Draws:
         if self.noisy:
             x = sampler.perturb(x, self.context.position + len(said), ids)
         return x * self.scale, ids
+
+
+def opened(model: str, wish: str, target: Target, loaded: Loaded, options: Options, say: Say) -> RecurrentDrafter:
+    """The drafter of ``--drafter redrafter:FOLDER``. Raises DrafterError where it was trained for another target."""
+    path = Path(model).expanduser()
+    check_trained_for(path, wish, loaded, say)
+    preflight(wish, Need(RecurrentDrafter.bytes(path), 0, 0), loaded.memory, options.force, say)
+    return RecurrentDrafter.load(path, loaded.model, target.vocab_size, wish)
 
 
 def embedding_of(model: nn.Module) -> Embed:

@@ -11,18 +11,18 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.utils import maybe_set_recommended_wired_limit
 
-from mlxspec.core.accept import POLICIES
-from mlxspec.core.decode import Limits, decode
-from mlxspec.core.drafter import Drafter, NoDrafter
+from mlxspec.core.accept import rule
+from mlxspec.core.decode import decode
 from mlxspec.core.events import Done, Event, Prefill, Text, finished
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Sampler, number
+from mlxspec.core.sequence import Interrupted, TokenSequence
 from mlxspec.core.stats import Stats
-from mlxspec.core.target import Target
-from mlxspec.drafters.adaptive import AdaptiveDrafter
-from mlxspec.drafters.choose import OwnDrafter, check_name, choose_drafter
-from mlxspec.drafters.cost import CostCurve, measured
-from mlxspec.errors import DrafterError, MlxspecError, UsageError
+from mlxspec.core.target import Rows, Target, result
+from mlxspec.drafters.cost import CostCurve
+from mlxspec.drafters.drafting import Drafting, limits
+from mlxspec.drafters.kinds import check_name
+from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.llm.chat import Chat
 from mlxspec.llm.text import TextStream
 from mlxspec.loading.load import Loaded, Say, context_length, load_model
@@ -46,37 +46,38 @@ def load(model: str = "smollm2-135m", *, drafter: Any = "auto", say: Say | None 
     loaded = load_model(settings, say)
     maybe_set_recommended_wired_limit()  # on Metal only, as mlx-lm does for its own loop
     target = Target(loaded.model, context_length=context_length(loaded.config), max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
-    if drafter != "none":
-        target.probe()
-    return Engine(loaded, target, drafter, settings, say)
+    return Engine(loaded, TokenSequence(target), drafter, settings, say)
 
 
 class Engine:
-    """A target with a drafter. One reply at a time: starting another ends the one before it."""
+    """A target with a drafter and one text. One reply at a time: starting another ends the one before it."""
 
-    def __init__(self, loaded: Loaded, target: Target, drafter: Any, settings: Options, say: Say, cost: CostCurve | None = None) -> None:
+    def __init__(self, loaded: Loaded, sequence: TokenSequence, drafter: Any, settings: Options, say: Say, cost: CostCurve | None = None) -> None:
         self.loaded = loaded
-        self.target = target
+        self.sequence = sequence
+        self.target = target = sequence.target
         self.settings = settings
         self.say = say
-        members, self.reason = choose_drafter(drafter, target, loaded, settings, say)
-        self.drafter: Drafter = members[-1]
-        self.cost = cost
-        self.members = members
-        self.adaptive: AdaptiveDrafter | None = None  # made when first asked for, as that needs the cost of a round
-        self.speculation = "off" if self.reason else "on"
+        self.drafting = Drafting(drafter, target, loaded, settings, say, cost)
+        self.speculation, self.reason = self.drafting.speculation, self.drafting.reason
         self.tokenizer = loaded.tokenizer
         self._fast_tokenizer: Any = self.tokenizer.backend_tokenizer if self.tokenizer.is_fast else None  # decodes in 1 us, transformers in 20
         self.model_name = loaded.name
-        self.drafter_name = "+".join(member.name for member in members)
+        self.drafter_name = self.drafting.name
         self.defaults = loaded.defaults
         self.vocab_size = min(target.vocab_size, 1 + max(self.tokenizer.get_vocab().values()))
 
     def with_drafter(self, drafter: Any) -> "Engine":
-        """The same target in memory with another drafter."""
-        if drafter != "none":
-            self.target.probe()
-        return Engine(self.loaded, self.target, drafter, self.settings, self.say, self.cost)
+        """The same target in memory, and the same text, with another drafter."""
+        return Engine(self.loaded, self.sequence, drafter, self.settings, self.say, self.drafting.cost)
+
+    def aside(self) -> "Engine":
+        """The same target in memory with a text of its own and no drafter: what is said there leaves this one's text alone."""
+        return Engine(self.loaded, TokenSequence(self.target), "none", self.settings, self.say, self.drafting.cost)
+
+    def report(self) -> tuple[str, str | None]:
+        """Whether drafts are made now (on, paused, off), and the reason where they are not."""
+        return (self.drafting.adaptive or self.drafting.drafter).report()
 
     def generate(self, prompt: Prompt, **options: Any) -> Done:
         """The whole reply at once; options as for ``stream``."""
@@ -133,8 +134,7 @@ class Engine:
         """
         settings = self.checked(options)
         self._end_reply()
-        with self.target.scratch():
-            rows = _last(self.target.prefill(tokens))
+        rows: Rows = result(TokenSequence(self.target).read(tokens))
         context = self.sampler(settings, seed).at(tokens)
         scores = context.perturbed(rows.logits[-1])
         a, b = number(scores[one]), number(scores[other])
@@ -150,41 +150,32 @@ class Engine:
         """
         settings = self.checked(options)
         self._end_reply()
-        with self.target.scratch():
-            for _ in self.target.prefill(tokens[:-1]):
-                if cancel is not None and cancel.is_set():
-                    return None
-            context = self.sampler(settings, 0).at(tokens)
-            logits = self.target.run(tokens[-1], proposal, (), context).logits
-            self.target.keep(())
-            found: list[float] = []
-            for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
-                ancestors = [proposal.tokens[row] for row in proposal.path_to(parent)]
-                share = number(mx.softmax(context.scores(logits[parent + 1], ancestors), precise=True)[token])
-                found.append(share * (found[parent] if parent >= 0 else 1.0))
-            return tuple(found)
+        sequence = TokenSequence(self.target)
+        try:
+            result(sequence.read(tokens[:-1], cancel=cancel))
+        except Interrupted:
+            return None
+        context = self.sampler(settings, 0).at(tokens)
+        logits = result(sequence.run(tokens[-1], proposal, (), context)).logits
+        found: list[float] = []
+        for token, parent in zip(proposal.tokens, proposal.parents, strict=True):
+            ancestors = [proposal.tokens[row] for row in proposal.path_to(parent)]
+            share = number(mx.softmax(context.scores(logits[parent + 1], ancestors), precise=True)[token])
+            found.append(share * (found[parent] if parent >= 0 else 1.0))
+        return tuple(found)
 
     def _reply(self, prompt: list[int], settings: Options, sampler: Sampler, cancel: CancelEvent | None, reuse: bool) -> Generator[Event, None, None]:
-        policy = POLICIES[settings.accept]
+        policy = rule(settings.accept)
+        assert policy is not None
         stop_tokens = frozenset(self.tokenizer.eos_token_ids)
-        limits = Limits(
-            max_tokens=settings.max_tokens,
-            stop_tokens=stop_tokens,
-            draft_tokens=settings.draft_tokens,
-            width=settings.draft_width,
-            rows=settings.draft_rows,
-            coupled=settings.accept == "coupled",
-            cancel=cancel,
-            reuse=reuse,
-        )
-        off = settings.draft_tokens == 0 and self.speculation == "on"
-        stats = Stats(len(prompt), "off" if off else self.speculation, "--draft-tokens 0" if off else self.reason)
+        ends = limits(settings, policy, max_tokens=settings.max_tokens, stop_tokens=stop_tokens, cancel=cancel, reuse=reuse)
+        drafter = self.drafting.of(settings, policy)
+        stats = Stats(len(prompt), *drafter.report())
         text = TextStream(self._decode_text, settings.stop, stop_tokens)
         emitted: list[int] = []
         finish = "interrupted"
         self._end_reply()
-        drafter = self._drafter_for(settings)
-        steps = self.target.user = decode(self.target, drafter, policy, sampler, prompt, limits)
+        steps = self.sequence.user = decode(self.sequence, drafter, policy, sampler, prompt, ends)
         try:
             while True:
                 try:
@@ -193,7 +184,7 @@ class Engine:
                     finish = end.value or "interrupted"  # taken over by another reply
                     break
                 if isinstance(event, Prefill):
-                    stats.reused_tokens = self.target.reused
+                    stats.reused_tokens = self.sequence.reused
                     yield event
                     continue
                 piece, step = text.push(event)
@@ -207,9 +198,8 @@ class Engine:
                     mx.clear_cache()
         finally:
             steps.close()
-        if isinstance(drafter, AdaptiveDrafter):
-            stats.speculation, stats.reason = drafter.state, drafter.reason
-            drafter.cost.keep()
+        stats.speculation, stats.reason = drafter.report()
+        drafter.keep()
         rest = text.flush()
         finish = "stop_string" if text.stopped else finish
         if rest:
@@ -220,28 +210,17 @@ class Engine:
             finish_reason=finish,
             model=self.model_name,
             drafter=self.drafter_name,
-            accept=settings.accept,
-            exact=True,
+            accept=policy.name,
+            exact=policy.exact,
             seed=sampler.seed,
             stats=stats.report(),
         )
 
-    def _drafter_for(self, settings: Options) -> Drafter:
-        """``--draft-tokens auto`` adapts; a number fixes the depth, 0 is plain decoding. Under ratio a seed fixes the length: nothing adapts."""
-        if settings.draft_tokens == 0:
-            return NoDrafter()
-        if settings.draft_tokens is not None or settings.accept != "coupled" or isinstance(self.drafter, NoDrafter | OwnDrafter):
-            return self.drafter
-        if self.adaptive is None:
-            self.cost = self.cost or measured(self.target, self.loaded.digest, self.say)
-            self.adaptive = AdaptiveDrafter(self.members, self.cost)
-        return self.adaptive
-
     def _end_reply(self) -> None:
         """End the reply that has the target's cache now, if any."""
-        if self.target.user is not None:
+        if self.sequence.user is not None:
             try:
-                self.target.user.close()
+                self.sequence.user.close()
             except ValueError:
                 raise MlxspecError("This model is answering in another thread: wait for it, or load the model twice.") from None
 
@@ -249,13 +228,10 @@ class Engine:
         """The settings of a reply with these options. Raises UsageError or DrafterError where they make no sense."""
         fixed = {name: getattr(self.settings, name) for name in names("load")}
         settings = Options(**{**fixed, **self.defaults, **known(options, "reply")})
-        if settings.accept not in POLICIES:
+        if rule(settings.accept) is None:
             said = f"--accept {settings.accept} compares tokens by their sound, and {self.model_name} has no audio alphabet"
             raise UsageError(f"{said}: use --accept coupled, or mlxspec speak with a voice.")
-        if settings.require_spec and settings.draft_tokens == 0:
-            raise UsageError("--require-spec and --draft-tokens 0 exclude each other: leave one of them out.")
-        if settings.require_spec and self.speculation == "off":
-            raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
+        self.drafting.check(settings)
         return settings
 
     def _templated(self, prompt: Any, settings: Options) -> list[int]:
@@ -293,15 +269,6 @@ class Engine:
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "repetition_context_size", "logit_bias")
-
-
-def _last(steps: Generator[Any, None, Any]) -> Any:
-    """Run a generator to its end and give what it returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def _edge_distance(context: Context, logits: mx.array, token: int, top_p: float) -> float:

@@ -6,7 +6,7 @@
 import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -37,7 +37,7 @@ class Options:
     draft_tokens: int | None = option(None, "tokens drafted ahead in a round, or auto", when="reply", metavar="N")
     draft_width: int | None = option(None, "alternatives a drafter may offer at one place", when="reply", metavar="N")
     draft_rows: int | None = option(None, "rows of a proposal in all", when="reply", metavar="N")
-    accept: str = option("coupled", "rule that judges drafts", when="reply", choices=ACCEPT)
+    accept: str | Callable[..., Any] = option("coupled", "rule that judges drafts", when="reply", choices=ACCEPT)  # noqa: RUF009 - a name, or a Policy
     require_spec: bool = option(False, "fail (exit 3) where speculation is off", when="reply")
     strict: bool = option(False, "exit 3 where the reply was cut at the token limit or the context", when="reply")
     system_prompt: str | None = option(None, "system message of the chat template", "-s", when="reply", metavar="TEXT")
@@ -79,7 +79,7 @@ class Options:
             raise UsageError("--kv-bits and --max-kv-size exclude each other (mlx-lm cannot quantise a rotating cache): give one of them.")
         for item in fields(self):
             value, choices = getattr(self, item.name), item.metadata["choices"]
-            if choices and value is not None and value not in choices:
+            if choices and isinstance(value, str) and value not in choices:
                 raise UsageError(f"{_flag(item.name)} {value} is unknown: give one of {', '.join(choices)}.")
         for token, bias in (self.logit_bias or {}).items():
             whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
@@ -151,6 +151,8 @@ def _of_its_kind(name: str, value: Any, kind: Any) -> None:
     """Raise unless a value is of its field's type. Whole numbers pass for numbers, truth values for neither."""
     if name == "logit_bias":
         fits, wanted = value is None or isinstance(value, Mapping), "token numbers with biases"
+    elif name == "accept":
+        fits, wanted = isinstance(value, str) or callable(value), f"one of {', '.join(ACCEPT)}"
     elif name == "stop":
         fits, wanted = isinstance(value, tuple | list) and all(isinstance(text, str) for text in value), "strings"
     else:

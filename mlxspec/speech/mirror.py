@@ -11,7 +11,7 @@ from typing import ClassVar
 import mlx.core as mx
 import numpy as np
 
-from mlxspec.core.accept import coupled, drafted, need_chain
+from mlxspec.core.accept import Policy, coupled, drafted, need_chain
 from mlxspec.core.proposal import Proposal, Verdict
 from mlxspec.core.sampling import Context, whole
 from mlxspec.speech.labels import Labels
@@ -35,7 +35,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class Mirror(Policy):
     """Draw a label and a token of it as the target would; follow the child that says the token, else one that has the label, else emit the token.
 
     The label is drawn whatever the drafter offers, so the logged label has law Q exactly. A child that the target's sampler masks is never followed.
@@ -45,7 +45,9 @@ class Mirror:
 
     labels: Labels
     capped: float | None = None
-    exact: ClassVar[bool] = False
+    name: ClassVar[str] = "mirror"
+    coupled: ClassVar[bool] = True
+    adapts: ClassVar[bool] = True
 
     def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
         path: list[int] = []
@@ -86,7 +88,7 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True)
-class Pcg:
+class Pcg(Policy):
     """The rule of principled coarse-graining (Yanuka et al., arXiv 2511.13732) for sampled chains: the test of ``ratio`` on the token's label.
 
     The label is drawn once, among those of the token; it is accepted with min(1, Q/P), else one is drawn from what Q has over P, by thinning. Tokens
@@ -97,7 +99,7 @@ class Pcg:
 
     labels: Labels
     capped: float | None = None
-    exact: ClassVar[bool] = False
+    name: ClassVar[str] = "pcg"
 
     def __call__(self, proposal: Proposal, logits: mx.array, context: Context) -> Verdict:
         note: list[Labelled] = []

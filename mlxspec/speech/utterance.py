@@ -21,6 +21,7 @@ from mlxspec.core.decode import Limits, decode
 from mlxspec.core.drafter import Drafter
 from mlxspec.core.events import Step
 from mlxspec.core.sampling import Rule, Sampler, Seen, mix
+from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.stats import Stats
 from mlxspec.core.target import Target
 
@@ -103,7 +104,7 @@ def utterance(
         sampler = speaking.sampler(mix(seed, attempt) if attempt else seed, rule)
         limits = replace(speaking.limits, max_tokens=max(budget - len(out), 0))
         ended = "length"
-        steps = decode(speaking.target, speaking.drafter, speaking.policy, sampler, [*prompt, *out], limits)
+        steps = decode(TokenSequence(speaking.target), speaking.drafter, speaking.policy, sampler, [*prompt, *out], limits)
         counts = Stats(len(prompt), "on", None)
         stats.append(counts)
         try:

@@ -19,17 +19,15 @@ from mlx_lm.utils import maybe_set_recommended_wired_limit
 from mlxspec.audio.codes.codec import Codec, NeuralCodec
 from mlxspec.audio.codes.groups import Size
 from mlxspec.audio.text.front_end import FrontEnd, Segment
-from mlxspec.core.accept import POLICIES, Policy
-from mlxspec.core.decode import Limits
-from mlxspec.core.drafter import Drafter, NoDrafter
+from mlxspec.core.accept import Policy, rule
 from mlxspec.core.events import Audio, Sentence, SpeechEvent, Spoken
 from mlxspec.core.sampling import Sampler
 from mlxspec.core.stats import Stats
 from mlxspec.core.target import Target
-from mlxspec.drafters.adaptive import AdaptiveDrafter
-from mlxspec.drafters.choose import OwnDrafter, check_name, choose_drafter
-from mlxspec.drafters.cost import CostCurve, measured
-from mlxspec.errors import AudioError, DrafterError, MlxspecError, ModelError, UsageError
+from mlxspec.drafters.cost import CostCurve
+from mlxspec.drafters.drafting import Drafting, limits
+from mlxspec.drafters.kinds import check_name
+from mlxspec.errors import AudioError, MlxspecError, ModelError, UsageError
 from mlxspec.loading.load import Loaded, Say, context_length, load_model
 from mlxspec.settings.options import Options, SpeechOptions, known
 from mlxspec.speech.groups import voice_groups
@@ -103,14 +101,10 @@ class Voice:
         if self.target.vocab_size < files.layout.vocab_size:
             said = f"The speech model of {files.name} speaks {self.target.vocab_size} tokens and its layout names {files.layout.vocab_size}"
             raise ModelError(f"{said}: they belong to different voices. Fetch or train the voice again.")
-        if drafter != "none":
-            self.target.probe()
-        self.files, self.loaded, self.codec, self.settings, self.say, self.cost = files, loaded, codec, settings, say, cost
+        self.files, self.loaded, self.codec, self.settings, self.say = files, loaded, codec, settings, say
         self.layout = files.layout
-        self.members, self.reason = choose_drafter(drafter, self.target, loaded, settings, say)
-        self.speculation = "off" if self.reason else "on"
-        self.drafter_name = "+".join(member.name for member in self.members)
-        self._adaptive: AdaptiveDrafter | None = None
+        self.drafting = Drafting(drafter, self.target, loaded, settings, say, cost)
+        self.speculation, self.reason, self.drafter_name = self.drafting.speculation, self.drafting.reason, self.drafting.name
         self._labels: dict[tuple[Any, ...], Labels] = {}
         self._front: FrontEnd | None = None
         self._barred = None if self.layout.phases else dict.fromkeys(self.layout.silent(), -math.inf)  # with phases a rule does it
@@ -129,7 +123,7 @@ class Voice:
 
     def with_drafter(self, drafter: Any) -> "Voice":
         """The same voice in memory with another drafter."""
-        other = Voice(self.files, self.loaded, self.codec, drafter, self.settings, self.say, self.cost)
+        other = Voice(self.files, self.loaded, self.codec, drafter, self.settings, self.say, self.drafting.cost)
         other._speaking = self._speaking  # one model in memory says one thing at a time
         return other
 
@@ -212,18 +206,11 @@ class Voice:
         started = time.perf_counter()
         stats: list[Stats] = []
         log = LabelLog()
-        drafter = self._drafter_for(settings)
-        limits = Limits(
-            stop_tokens=frozenset({self.layout.end}),
-            draft_tokens=settings.draft_tokens,
-            width=settings.draft_width,
-            rows=settings.draft_rows,
-            coupled=settings.accept in ("coupled", "mirror"),
-            cancel=cancel,
-        )
+        drafter = self.drafting.of(settings, policy)
+        ends = limits(settings, policy, stop_tokens=frozenset({self.layout.end}), cancel=cancel)
         certain = round(CERTAIN * self.tokens_per_second)
         layout = self.layout
-        speaking = Speaking(self.target, drafter, policy, sampler, limits, layout, certain)
+        speaking = Speaking(self.target, drafter, policy, sampler, ends, layout, certain)
 
         expected = [round(len(one.symbols) * self.files.tokens_per_symbol + LEAD * self.tokens_per_second) for one in segments]
         task = Task(segments, expected, layout, seed, settings.early)
@@ -241,17 +228,15 @@ class Voice:
                     first = time.perf_counter() - started if first is None else first
                     samples += len(item)
                     yield Audio(item, self.sample_rate, pace(stats, self.tokens_per_second, first))
-            state = (drafter.state, drafter.reason) if isinstance(drafter, AdaptiveDrafter) else (self.speculation, self.reason)
             seconds = time.perf_counter() - started
-            report = together(stats, *state)
+            report = together(stats, *drafter.report())
+            drafter.keep()
             report |= {"sentences": len(segments), "time_to_first_audio": first, "wall_seconds": seconds, "tries": len(stats), "mirror": log.report()}
             report["seconds_per_audio_second"] = seconds * self.sample_rate / samples if samples else None
             if not samples and not interrupted:
                 raise ModelError(f"{self.files.name} said nothing at all ({'; '.join(faults) or 'no sound came out'}): try another --seed.")
-            exact = settings.accept in POLICIES
-            yield Spoken(
-                text, samples, self.sample_rate, self.files.name, self.drafter_name, settings.accept, exact, seed, tuple(faults), interrupted, report
-            )
+            judged = policy.name, policy.exact
+            yield Spoken(text, samples, self.sample_rate, self.files.name, self.drafter_name, *judged, seed, tuple(faults), interrupted, report)
         finally:
             line.close()
             self._speaking.release()
@@ -271,32 +256,16 @@ class Voice:
             if name not in everything:
                 raise UsageError(f"Unknown option {name}: leave it out.")
         settings = SpeechOptions(**{**self.loaded.defaults, **options})
-        if settings.require_spec and self.speculation == "off":
-            raise DrafterError(f"Speculation is off ({self.reason}) and --require-spec asks for it: pass a drafter that fits.")
+        self.drafting.check(settings)
         return settings
 
     def _rule(self, settings: SpeechOptions) -> tuple[Policy, Any]:
         """The policy that judges, and what makes a sampler from a seed and a rule."""
         chosen = {name: getattr(settings, name) for name in MLX_NAMES} | {"logit_bias": self._barred}
         size = self.layout.vocab_size
-        if settings.accept in POLICIES:
-            return POLICIES[settings.accept], lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)
+        if (policy := rule(settings.accept)) is not None:
+            return policy, lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)
         labels = self.labels(settings)
         if settings.accept == "pcg":
             return Pcg(labels, settings.capped), lambda seed, rule: Sampler(size, seed=seed, rule=rule, **chosen)
         return Mirror(labels, settings.capped), lambda seed, rule: MirrorSampler(labels, size, seed=seed, rule=rule, **chosen)
-
-    def _drafter_for(self, settings: Options) -> Drafter:
-        """Drafts adapt where nothing fixes their length: a number does, and a seed under a rule whose speech depends on it. 0 is plain decoding."""
-        drafter = self.members[-1]
-        if settings.draft_tokens == 0:
-            return NoDrafter()
-        fixed = (
-            settings.draft_tokens is not None or settings.accept in ("ratio", "pcg") or (settings.accept == "mirror" and settings.seed is not None)
-        )
-        if fixed or isinstance(drafter, NoDrafter | OwnDrafter):
-            return drafter
-        if self._adaptive is None:
-            self.cost = self.cost or measured(self.target, self.loaded.digest, self.say)
-            self._adaptive = AdaptiveDrafter(self.members, self.cost)
-        return self._adaptive

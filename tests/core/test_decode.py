@@ -12,7 +12,8 @@ from mlxspec.core.drafter import Drafter, NoDrafter
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Sampler
-from mlxspec.core.target import Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Target, result
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
 from tests.tiny import FAMILIES, RECURRENT, VOCAB, tiny_model
@@ -55,9 +56,9 @@ class Oracle:
 
 
 def run(
-    target: Target, drafter: Any, limits: Limits, accept: str = "coupled", prompt: Sequence[int] = PROMPT, **setting: Any
+    sequence: Target, drafter: Any, limits: Limits, accept: str = "coupled", prompt: Sequence[int] = PROMPT, **setting: Any
 ) -> tuple[list[int], str, list[Step]]:
-    loop = decode(target, drafter, POLICIES[accept], Sampler(VOCAB, **setting), prompt, limits)
+    loop = decode(sequence, drafter, POLICIES[accept], Sampler(VOCAB, **setting), prompt, limits)
     steps: list[Step] = []
     while True:
         try:
@@ -81,33 +82,33 @@ DRAFTERS: dict[str, Callable[[str], Drafter]] = {
 @pytest.mark.parametrize("family", [*FAMILIES, *RECURRENT])
 def test_same_text_with_every_drafter(family: str, setting: dict[str, Any]) -> None:
     """Forty tokens, past the window where there is one; float32, so a difference would be a bug or a tie of 1e-6."""
-    target = Target(tiny_model(family))
-    target.probe()
-    plain, reason, _ = run(target, NoDrafter(), Limits(max_tokens=40), **setting)
+    sequence = TokenSequence(Target(tiny_model(family)))
+    sequence.target.probe()
+    plain, reason, _ = run(sequence, NoDrafter(), Limits(max_tokens=40), **setting)
     assert (len(plain), reason) == (40, "length")
     for make in DRAFTERS.values():
-        assert run(target, make(family), Limits(max_tokens=40), **setting)[0] == plain
+        assert run(sequence, make(family), Limits(max_tokens=40), **setting)[0] == plain
     for length in (1, 3, 9):
-        oracle = Oracle(plain, seed=length, chain=target.shape == "chain")
-        text, _, steps = run(target, oracle, Limits(max_tokens=40, draft_tokens=length), **setting)
+        oracle = Oracle(plain, seed=length, chain=sequence.target.shape == "chain")
+        text, _, steps = run(sequence, oracle, Limits(max_tokens=40, draft_tokens=length), **setting)
         assert text == plain
         assert sum(len(step.path) for step in steps) > 12
 
 
 def test_plain_decoding_starts_the_next_step_early_and_drops_it() -> None:
-    target = Target(tiny_model())
+    sequence = TokenSequence(Target(tiny_model()))
     started: list[int] = []
-    forward = target._forward
+    forward = sequence.target.forward
 
-    def counted(*args: Any) -> Any:
+    def counted(requests: Any) -> Any:
         started.append(1)
-        return forward(*args)
+        return forward(requests)
 
-    target._forward = counted  # type: ignore[method-assign, assignment]
-    tokens, _, steps = run(target, NoDrafter(), Limits(max_tokens=5))
+    sequence.target.forward = counted  # type: ignore[method-assign]
+    tokens, _, steps = run(sequence, NoDrafter(), Limits(max_tokens=5))
     assert len(tokens) == 5
     assert len(started) == 2 + 5  # two of prefill, four steps, and one that was started and dropped
-    assert target.cache[0].offset == len(PROMPT) + 4
+    assert sequence.cache[0].offset == len(PROMPT) + 4
     assert all(step.path == () for step in steps)
 
 
@@ -115,51 +116,51 @@ def test_plain_decoding_starts_the_next_step_early_and_drops_it() -> None:
 def test_a_stop_token_inside_an_accepted_run_ends_cleanly(family: str) -> None:
     """Nothing after it is emitted, counted or cached, wherever in a run it stands."""
     model = tiny_model(family)
-    plain = run(Target(model), NoDrafter(), Limits(max_tokens=40))[0]
+    plain = run(TokenSequence(Target(model)), NoDrafter(), Limits(max_tokens=40))[0]
     for place in range(1, 24):
         stop = plain[place]
         expected = plain[: plain.index(stop) + 1]
-        target = Target(model)
-        text, reason, steps = run(target, Oracle(plain, seed=place), Limits(max_tokens=40, stop_tokens=frozenset([stop])))
+        sequence = TokenSequence(Target(model))
+        text, reason, steps = run(sequence, Oracle(plain, seed=place), Limits(max_tokens=40, stop_tokens=frozenset([stop])))
         assert (text, reason) == (expected, "stop")
-        assert target.cache[0].offset == len(PROMPT) + len(text) - 1
+        assert sequence.cache[0].offset == len(PROMPT) + len(text) - 1
         assert sum(len(step.tokens) for step in steps[1:]) == sum(1 + len(step.path) for step in steps[1:])
-        again = Target(model)
+        again = TokenSequence(Target(model))
         run(again, NoDrafter(), Limits(max_tokens=len(text)))
-        ours, theirs = (t.run(text[-1], Proposal(), (), Sampler(VOCAB).at([0])).logits for t in (target, again))
+        ours, theirs = (result(t.run(text[-1], Proposal(), (), Sampler(VOCAB).at([0]))).logits for t in (sequence, again))
         assert abs(ours - theirs).max().item() < 2e-4
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7])
 def test_token_limits(limit: int) -> None:
-    plain = run(Target(tiny_model()), NoDrafter(), Limits(max_tokens=20))[0]
+    plain = run(TokenSequence(Target(tiny_model())), NoDrafter(), Limits(max_tokens=20))[0]
     for drafter in (NoDrafter(), LookupDrafter(), Oracle(plain)):
-        target = Target(tiny_model())
-        text, reason, _ = run(target, drafter, Limits(max_tokens=limit))
+        sequence = TokenSequence(Target(tiny_model()))
+        text, reason, _ = run(sequence, drafter, Limits(max_tokens=limit))
         assert (text, reason) == (plain[:limit], "length")
-        assert target.cache[0].offset == (len(PROMPT) + limit - 1 if limit else 0)
+        assert sequence.cache[0].offset == (len(PROMPT) + limit - 1 if limit else 0)
 
 
 def test_no_limit_ends_at_the_context() -> None:
     for drafter in (NoDrafter(), LookupDrafter()):
-        target = Target(tiny_model(), context_length=32)
-        text, reason, _ = run(target, drafter, Limits(max_tokens=-1))
+        sequence = TokenSequence(Target(tiny_model(), context_length=32))
+        text, reason, _ = run(sequence, drafter, Limits(max_tokens=-1))
         assert (len(text), reason) == (32 - len(PROMPT), "length")
 
 
 def test_a_prompt_read_in_chunks_is_the_prompt() -> None:
     prompt = [(7 * i * i) % VOCAB for i in range(77)]
-    whole = run(Target(tiny_model(), chunk=512), NoDrafter(), Limits(max_tokens=20), prompt=prompt)[0]
+    whole = run(TokenSequence(Target(tiny_model(), chunk=512)), NoDrafter(), Limits(max_tokens=20), prompt=prompt)[0]
     for chunk in (1, 5, 76, 77):
-        assert run(Target(tiny_model(), chunk=chunk), NoDrafter(), Limits(max_tokens=20), prompt=prompt)[0] == whole
+        assert run(TokenSequence(Target(tiny_model(), chunk=chunk)), NoDrafter(), Limits(max_tokens=20), prompt=prompt)[0] == whole
 
 
 def test_closing_the_loop_midway_leaves_a_consistent_cache() -> None:
-    target = Target(tiny_model())
-    loop = decode(target, NoDrafter(), POLICIES["coupled"], Sampler(VOCAB), PROMPT, Limits(max_tokens=50))
+    sequence = TokenSequence(Target(tiny_model()))
+    loop = decode(sequence, NoDrafter(), POLICIES["coupled"], Sampler(VOCAB), PROMPT, Limits(max_tokens=50))
     emitted: list[int] = []
     while len(emitted) < 9:
         event = next(loop)
         emitted += event.tokens if isinstance(event, Step) else ()
     loop.close()
-    assert target.cache[0].offset == len(PROMPT) + 8
+    assert sequence.cache[0].offset == len(PROMPT) + 8

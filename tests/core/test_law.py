@@ -20,6 +20,7 @@ from mlxspec.core.drafter import Drafter, NoDrafter
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal, Verdict
 from mlxspec.core.sampling import Context, Sampler
+from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Target
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
@@ -49,22 +50,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class OwnTree:
+class OwnTree(Drafter):
     """A user's drafter: two children, and one grandchild below each."""
 
     name = "own"
-    taps: tuple[str, ...] = ()
     depth = 2
-
-    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
-        pass
 
     def propose(self, token: int, limit: int, context: Context) -> Proposal:
         rows = 2 * min(limit, 2)
         return Proposal(((token + 1) % 4, (token + 3) % 4, token, 2)[:rows], (-1, -1, 0, 1)[:rows])
-
-    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
-        pass
 
 
 class WideSmall(SmallDrafter):
@@ -84,11 +78,11 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 def strings(
     drafter: Drafter, policy: Policy, coupled: bool, runs: int, length: int = LENGTH, table: np.ndarray = TARGET, **setting: Any
 ) -> Counter[tuple[int, ...]]:
-    target = Target(MarkovModel(table))
+    sequence = TokenSequence(Target(MarkovModel(table)))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(runs):
         sampler = Sampler(TOKENS, seed=seed, **setting)
-        steps = decode(target, drafter, policy, sampler, PROMPT, Limits(max_tokens=length, coupled=coupled))
+        steps = decode(sequence, drafter, policy, sampler, PROMPT, Limits(max_tokens=length, coupled=coupled))
         counts[tuple(t for step in steps if isinstance(step, Step) for t in step.tokens)] += 1
     return counts
 
@@ -235,12 +229,12 @@ def test_shared_noise_fails() -> None:
 def test_a_target_drafting_for_itself_is_always_accepted() -> None:
     """p = q: under both rules every draft is accepted; matching independent draws, as mlx-lm's loop does, would accept only the sum of squares."""
     for accept, policy in POLICIES.items():
-        target = Target(MarkovModel(TARGET))
+        sequence = TokenSequence(Target(MarkovModel(TARGET)))
         drafted = accepted = 0
         for seed in range(25):
             drafter = SmallDrafter(MarkovModel(TARGET))
             steps = decode(
-                target, drafter, policy, Sampler(TOKENS, temperature=0.8, seed=seed), PROMPT, Limits(max_tokens=20, coupled=accept == "coupled")
+                sequence, drafter, policy, Sampler(TOKENS, temperature=0.8, seed=seed), PROMPT, Limits(max_tokens=20, coupled=accept == "coupled")
             )
             for step in steps:
                 if isinstance(step, Step) and step.proposal is not None:

@@ -19,7 +19,8 @@ from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.recurrent import StateCache
 from mlxspec.core.sampling import Sampler
-from mlxspec.core.target import Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Target, result
 from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.drafters.cost import CostCurve
 from mlxspec.drafters.lookup import LookupDrafter
@@ -49,11 +50,11 @@ def network(kind: str) -> Any:
     return tiny_model(family, scale=2.0 if family in RECURRENT else 4.0, **about)
 
 
-def target_of(kind: str, model: Any) -> Target:
+def sequence_of(kind: str, model: Any) -> TokenSequence:
     limits = {name: TARGETS[kind][name] for name in ("max_kv_size", "kv_bits") if name in TARGETS[kind]}
-    target = Target(model, **limits)
-    target.probe()
-    return target
+    sequence = TokenSequence(Target(model, **limits))
+    sequence.target.probe()
+    return sequence
 
 
 def small(kind: str, model: Any) -> SmallDrafter:
@@ -80,8 +81,8 @@ DRAFTERS: dict[str, Callable[[str, Any], Drafter]] = {
 }
 
 
-def reply(target: Target, drafter: Drafter, accept: str, limits: dict[str, Any], setting: dict[str, Any]) -> list[int]:
-    loop = decode(target, drafter, POLICIES[accept], Sampler(VOCAB, **setting), PROMPT, Limits(coupled=accept == "coupled", **limits))
+def reply(sequence: TokenSequence, drafter: Drafter, accept: str, limits: dict[str, Any], setting: dict[str, Any]) -> list[int]:
+    loop = decode(sequence, drafter, POLICIES[accept], Sampler(VOCAB, **setting), PROMPT, Limits(coupled=accept == "coupled", **limits))
     return [token for step in loop if isinstance(step, Step) for token in step.tokens]
 
 
@@ -91,27 +92,26 @@ def test_text_and_state_are_those_of_plain_decoding(kind: str, drafter: str) -> 
     """Coupled: the same text at random lengths and stop tokens. Ratio: the state only (the law has its own tests). Tolerances are float32's."""
     rng = random.Random(f"{kind} {drafter}")
     model = network(kind)
-    target = target_of(kind, model)
-    greedy = reply(target, NoDrafter(), "coupled", {"max_tokens": 40}, {})
+    sequence = sequence_of(kind, model)
+    greedy = reply(sequence, NoDrafter(), "coupled", {"max_tokens": 40}, {})
     for accept, setting in (("coupled", {}), ("coupled", {"temperature": 0.9, "seed": 4}), ("ratio", {"temperature": 0.9, "seed": 4})):
         limits = {"max_tokens": rng.randrange(18, 40), "stop_tokens": frozenset(rng.sample(greedy, 1)) if rng.random() < 0.5 else frozenset()}
-        text = reply(target, DRAFTERS[drafter](kind, model), accept, limits, setting)
+        text = reply(sequence, DRAFTERS[drafter](kind, model), accept, limits, setting)
         if accept == "coupled":
-            assert text == reply(target_of(kind, model), NoDrafter(), accept, limits, setting)
-        assert_state(kind, model, target, [*PROMPT, *text[:-1]])
+            assert text == reply(sequence_of(kind, model), NoDrafter(), accept, limits, setting)
+        assert_state(kind, model, sequence, [*PROMPT, *text[:-1]])
 
 
-def assert_state(kind: str, model: Any, target: Target, history: Sequence[int]) -> None:
+def assert_state(kind: str, model: Any, sequence: TokenSequence, history: Sequence[int]) -> None:
     """The next logits equal those after reading the history anew, token by token so that quantised rows are the same."""
-    assert target.tokens == list(history)
-    fresh = target_of(kind, model)
+    assert sequence.tokens == list(history)
+    fresh = sequence_of(kind, model)
     quiet = Sampler(VOCAB).at([0])
-    for _ in fresh.prefill(PROMPT):
-        pass
+    result(fresh.read(PROMPT))
     for token in history[len(PROMPT) :]:
-        fresh.run(token, Proposal(), (), quiet)
+        result(fresh.run(token, Proposal(), (), quiet))
         fresh.keep(())
-    got, expected = (t.run(7, Proposal(), (), quiet).logits for t in (target, fresh))
+    got, expected = (result(t.run(7, Proposal(), (), quiet)).logits for t in (sequence, fresh))
     difference = float(mx.abs(got - expected).max())
     assert difference < (0.05 if "kv_bits" in TARGETS[kind] else 5e-4)  # rounding of 1e-7 may move a quantised value by one level
 
@@ -137,16 +137,16 @@ class Guess:
 @pytest.mark.parametrize("kind", ["window", "limited", "mamba"])
 def test_memory_is_flat_over_2000_rounds(kind: str) -> None:
     """Layers that forget hold as much after 2,000 rounds as after 500, though nearly every round rejects rows."""
-    target = target_of(kind, network(kind))
+    sequence = sequence_of(kind, network(kind))
     held: dict[int, int] = {}
     rounds = rejected = 0
-    loop = decode(target, Guess(), POLICIES["coupled"], Sampler(VOCAB, temperature=1.0, seed=1), PROMPT, Limits(max_tokens=10**6))
+    loop = decode(sequence, Guess(), POLICIES["coupled"], Sampler(VOCAB, temperature=1.0, seed=1), PROMPT, Limits(max_tokens=10**6))
     for event in loop:
         if isinstance(event, Step) and event.proposal is not None:
             rounds += 1
             rejected += len(event.proposal) - len(event.path)
             if rounds in (500, 2000):
-                forgetting = [layer for layer in target.cache if isinstance(layer, WindowCache | StateCache)]
+                forgetting = [layer for layer in sequence.cache if isinstance(layer, WindowCache | StateCache)]
                 arrays: Any = tree_flatten([layer.state for layer in forgetting])
                 held[rounds] = sum(array.nbytes for _, array in arrays if isinstance(array, mx.array))
             if rounds == 2000:

@@ -15,6 +15,7 @@ from mlxspec.core.decode import Limits, decode
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import PURPOSES, Sampler, mix
+from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Target
 from mlxspec.drafters.small import SmallDrafter
 from tests.tiny import MarkovModel
@@ -226,7 +227,7 @@ def test_no_draw_serves_twice_under_ratio(temperature: float, monkeypatch: pytes
     table = rng.normal(0, 1.5, (VOCAB, VOCAB))
     drafter = SmallDrafter(MarkovModel(table + rng.normal(0, 1, table.shape)))
     sampler = Sampler(VOCAB, temperature=temperature, seed=1)
-    events = list(decode(Target(MarkovModel(table)), drafter, ratio, sampler, HISTORY, Limits(max_tokens=150, coupled=False)))
+    events = list(decode(TokenSequence(Target(MarkovModel(table))), drafter, ratio, sampler, HISTORY, Limits(max_tokens=150, coupled=False)))
     paths = [len(step.path) for step in events if isinstance(step, Step) and step.proposal]
     assert 0 in paths and 4 in paths  # both kinds of round were met
     assert {key[2] for key in used} == {"target", "draft", "accept", "residual"}

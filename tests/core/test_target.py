@@ -10,21 +10,17 @@ from mlx_lm.models.cache import ConcatenateKVCache, RotatingKVCache
 from mlxspec.core.cache import WindowCache, keep_rows, make_cache
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Sampler
-from mlxspec.core.target import Rows, Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Rows, Target, result
 from mlxspec.errors import DrafterError, RollbackError
-from tests.tiny import FAMILIES, RECURRENT, SLIDING, VOCAB, tiny_model
+from tests.tiny import FAMILIES, RECURRENT, SLIDING, VOCAB, tiny_fused_rope, tiny_model
 
 CONTEXT = Sampler(VOCAB).at([0])
 
 
-def read(target: Target, prompt: Sequence[int], taps: Sequence[str] = ()) -> Rows:
-    steps = target.prefill(prompt, taps)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            rows: Rows = end.value
-            return rows
+def read(sequence: TokenSequence, prompt: Sequence[int], taps: Sequence[str] = ()) -> Rows:
+    rows: Rows = result(sequence.read(prompt, taps))
+    return rows
 
 
 def random_tree(rng: np.random.Generator, rows: int) -> Proposal:
@@ -45,10 +41,10 @@ def difference(one: mx.array, other: mx.array) -> float:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_probe_finds_trees(family: str) -> None:
-    target = Target(tiny_model(family))
-    target.probe()
-    assert (target.shape, target.reason) == ("tree", None)
-    assert target.vocab_size == VOCAB
+    sequence = TokenSequence(Target(tiny_model(family)))
+    sequence.target.probe()
+    assert (sequence.target.shape, sequence.target.reason) == ("tree", None)
+    assert sequence.target.vocab_size == VOCAB
 
 
 @pytest.mark.parametrize("length", [3, 11, 40])
@@ -59,14 +55,14 @@ def test_tree_equals_path_by_path(family: str, length: int) -> None:
     model = tiny_model(family)
     prompt = [int(t) for t in rng.integers(0, VOCAB, length)]
     tree = random_tree(rng, 9)
-    target = Target(model)
-    read(target, prompt)
-    together = target.run(5, tree, (), CONTEXT).logits
+    sequence = TokenSequence(Target(model))
+    read(sequence, prompt)
+    together = result(sequence.run(5, tree, (), CONTEXT)).logits
     for row in range(-1, len(tree)):
-        alone = Target(model)
+        alone = TokenSequence(Target(model))
         read(alone, prompt)
         chain = Proposal.chain([tree.tokens[i] for i in tree.path_to(row)])
-        logits = alone.run(5, chain, (), CONTEXT).logits
+        logits = result(alone.run(5, chain, (), CONTEXT)).logits
         assert difference(together[row + 1], logits[-1]) < 2e-4
 
 
@@ -75,26 +71,26 @@ def test_kept_cache_equals_recomputed_cache(family: str) -> None:
     """Many rounds of random trees and paths, far past the window; the taps too."""
     rng = np.random.default_rng(7)
     model = tiny_model(family)
-    target = Target(model, chunk=5)
+    sequence = TokenSequence(Target(model, chunk=5))
     history = [int(t) for t in rng.integers(0, VOCAB, 7)]
-    read(target, history)
+    read(sequence, history)
     token = int(rng.integers(0, VOCAB))
     for turn in range(24):
         tree = random_tree(rng, int(rng.integers(0, 9)))
-        target.run(token, tree, (), CONTEXT)
+        result(sequence.run(token, tree, (), CONTEXT))
         path = tree.path_to(int(rng.integers(-1, len(tree))))
-        target.keep(path)
+        sequence.keep(path)
         history += [token, *(tree.tokens[i] for i in path)]
         token = int(rng.integers(0, VOCAB))
         if turn % 6 == 5:
-            fresh = Target(model, chunk=64)
+            fresh = TokenSequence(Target(model, chunk=64))
             read(fresh, history)
-            got = target.run(token, Proposal(), ("last", "layer:0"), CONTEXT)
-            expected = fresh.run(token, Proposal(), ("last", "layer:0"), CONTEXT)
+            got = result(sequence.run(token, Proposal(), ("last", "layer:0"), CONTEXT))
+            expected = result(fresh.run(token, Proposal(), ("last", "layer:0"), CONTEXT))
             assert difference(got.logits, expected.logits) < 2e-4
             for tap in ("last", "layer:0"):
                 assert difference(got.hidden[tap], expected.hidden[tap]) < 2e-4
-            target.keep(())
+            sequence.keep(())
             history.append(token)
 
 
@@ -106,11 +102,11 @@ def test_plain_steps_past_the_window_equal_mlx_lm(family: str) -> None:
     tokens = [int(t) for t in rng.integers(0, VOCAB, 50)]
     theirs = model.make_cache()
     expected = [model(mx.array([[t]]), cache=theirs)[0, -1] for t in tokens]
-    target = Target(tiny_model(family))
-    read(target, tokens[:1])
+    sequence = TokenSequence(Target(tiny_model(family)))
+    read(sequence, tokens[:1])
     for token, logits in zip(tokens[1:], expected[1:], strict=True):
-        got = target.run(token, Proposal(), (), CONTEXT).logits[0]
-        target.keep(())
+        got = result(sequence.run(token, Proposal(), (), CONTEXT)).logits[0]
+        sequence.keep(())
         assert difference(got, logits) < 2e-4
 
 
@@ -119,33 +115,33 @@ def test_max_kv_size_keeps_the_first_four_and_the_last(family: str) -> None:
     """A limited cache gives what full attention over the allowed positions gives, in chunks, steps and trees alike."""
     rng = np.random.default_rng(4)
     limit, model = 16, tiny_model(family)
-    target = Target(model, max_kv_size=limit, chunk=9)
+    sequence = TokenSequence(Target(model, max_kv_size=limit, chunk=9))
     history = [int(t) for t in rng.integers(0, VOCAB, 30)]
-    read(target, history)
-    other = Target(model, max_kv_size=limit, chunk=64)
+    read(sequence, history)
+    other = TokenSequence(Target(model, max_kv_size=limit, chunk=64))
     read(other, history[:20])
     for token in history[20:]:
-        other.run(token, Proposal(), (), CONTEXT)
+        result(other.run(token, Proposal(), (), CONTEXT))
         other.keep(())
     for turn in range(60):
         tree = random_tree(rng, 6)
         token = int(rng.integers(0, VOCAB))
-        target.run(token, tree, (), CONTEXT)
+        result(sequence.run(token, tree, (), CONTEXT))
         path = tree.path_to(int(rng.integers(-1, 6)))
-        target.keep(path)
+        sequence.keep(path)
         for step in [token, *(tree.tokens[i] for i in path)]:
-            other.run(step, Proposal(), (), CONTEXT)
+            result(other.run(step, Proposal(), (), CONTEXT))
             other.keep(())
         if turn % 10 == 9:
-            got, expected = (t.run(1, Proposal(), (), CONTEXT).logits for t in (target, other))
-            target.keep(())
+            got, expected = (result(t.run(1, Proposal(), (), CONTEXT)).logits for t in (sequence, other))
+            sequence.keep(())
             other.keep(())
             assert difference(got, expected) < 2e-4
     if family == "llama":
-        assert all(isinstance(layer, WindowCache) and layer.keep == 4 for layer in target.cache)
+        assert all(isinstance(layer, WindowCache) and layer.keep == 4 for layer in sequence.cache)
         theirs = [RotatingKVCache(max_size=limit, keep=4) for _ in model.layers]
         expected = [model(mx.array([[t]]), cache=theirs)[0, -1] for t in history][-1]
-        single = Target(model, max_kv_size=limit, chunk=1)
+        single = TokenSequence(Target(model, max_kv_size=limit, chunk=1))
         assert difference(read(single, history).logits[0], expected) < 2e-4
 
 
@@ -154,22 +150,22 @@ def test_quantised_cache_keeps_rows_as_they_are(bits: int) -> None:
     """Rows are moved, never quantised again: bit for bit what a chain of the same rows leaves."""
     rng = np.random.default_rng(6)
     model = tiny_model("llama", head_dim=64)
-    target, other = Target(model, kv_bits=bits), Target(model, kv_bits=bits)
+    sequence, other = TokenSequence(Target(model, kv_bits=bits)), TokenSequence(Target(model, kv_bits=bits))
     prompt = [int(t) for t in rng.integers(0, VOCAB, 9)]
-    read(target, prompt)
+    read(sequence, prompt)
     read(other, prompt)
     tree = random_tree(rng, 8)
     path = tree.path_to(7)
-    target.run(3, tree, (), CONTEXT)
-    before = [mx.array(part) for part in target.cache[0].keys]
-    target.keep(path)
+    result(sequence.run(3, tree, (), CONTEXT))
+    before = [mx.array(part) for part in sequence.cache[0].keys]
+    sequence.keep(path)
     size = 10 + len(path)
-    for part, old in zip(target.cache[0].keys, before, strict=True):
+    for part, old in zip(sequence.cache[0].keys, before, strict=True):
         kept = mx.array([9, *(10 + i for i in path)])
         assert mx.array_equal(part[..., 9:size, :], old[..., kept, :])
-    other.run(3, Proposal.chain([tree.tokens[i] for i in path]), (), CONTEXT)
+    result(other.run(3, Proposal.chain([tree.tokens[i] for i in path]), (), CONTEXT))
     other.keep(range(len(path)))
-    got, expected = (t.run(1, Proposal(), (), CONTEXT).logits for t in (target, other))
+    got, expected = (result(t.run(1, Proposal(), (), CONTEXT)).logits for t in (sequence, other))
     assert difference(got, expected) < 0.5 * float(mx.abs(expected).mean().item())
 
 
@@ -201,12 +197,12 @@ def test_caches_that_cannot_rewind_are_found_at_load() -> None:
 
     model = tiny_model()
     model.make_cache = lambda: [Stubborn() for _ in model.layers]
-    target = Target(model)
-    target.probe()
-    assert target.shape == "none"
-    assert target.reason is not None and "Stubborn cannot drop" in target.reason
+    sequence = TokenSequence(Target(model))
+    sequence.target.probe()
+    assert sequence.target.shape == "none"
+    assert sequence.target.reason is not None and "Stubborn cannot drop" in sequence.target.reason
     with pytest.raises(DrafterError, match="takes no drafts"):
-        target.admit(Proposal.chain([1]), 4, VOCAB)
+        sequence.target.admit(Proposal.chain([1]), 4, VOCAB)
 
 
 @pytest.mark.parametrize("family", RECURRENT)
@@ -214,26 +210,26 @@ def test_recurrent_layers_rewind(family: str) -> None:
     """Rounds of random chains and cuts: logits as if the rejected rows had never been read, for pure, hybrid and mixed-in-one-layer models."""
     rng = np.random.default_rng(11)
     model = tiny_model(family, scale=2.0)
-    target = Target(model, chunk=6)
-    target.probe()
-    assert target.shape == "chain"
-    assert target.reason == "tree: A recurrent layer reads rows in a chain: it cannot verify a tree."
+    sequence = TokenSequence(Target(model, chunk=6))
+    sequence.target.probe()
+    assert sequence.target.shape == "chain"
+    assert sequence.target.reason == "tree: A recurrent layer reads rows in a chain: it cannot verify a tree."
     history = [int(t) for t in rng.integers(0, VOCAB, 9)]
-    read(target, history)
+    read(sequence, history)
     token = int(rng.integers(0, VOCAB))
     for turn in range(18):
         chain = Proposal.chain([int(t) for t in rng.integers(0, VOCAB, int(rng.integers(0, 7)))])
-        target.run(token, chain, (), CONTEXT)
+        result(sequence.run(token, chain, (), CONTEXT))
         kept = int(rng.integers(0, len(chain) + 1))
-        target.keep(range(kept))
+        sequence.keep(range(kept))
         history += [token, *chain.tokens[:kept]]
         token = int(rng.integers(0, VOCAB))
         if turn % 6 == 5:
-            fresh = Target(model, chunk=64)
+            fresh = TokenSequence(Target(model, chunk=64))
             read(fresh, history)
-            got, expected = (t.run(token, Proposal(), (), CONTEXT).logits for t in (target, fresh))
+            got, expected = (result(t.run(token, Proposal(), (), CONTEXT)).logits for t in (sequence, fresh))
             assert difference(got, expected) < 2e-4
-            target.keep(())
+            sequence.keep(())
             history.append(token)
 
 
@@ -253,28 +249,28 @@ def test_recurrent_layers_go_back_over_several_forwards(family: str) -> None:
 
 
 def test_a_recurrent_layer_says_when_it_cannot_go_back() -> None:
-    target = Target(tiny_model("mamba", scale=2.0))
-    read(target, [1, 2, 3])
-    target.run(4, Proposal.chain([5, 6]), (), CONTEXT)
-    target.keep((0, 1))
+    sequence = TokenSequence(Target(tiny_model("mamba", scale=2.0)))
+    read(sequence, [1, 2, 3])
+    result(sequence.run(4, Proposal.chain([5, 6]), (), CONTEXT))
+    sequence.keep((0, 1))
     with pytest.raises(RollbackError, match="rows back"):
-        keep_rows(target.cache, 9, ())
+        keep_rows(sequence.cache, 9, ())
 
 
 def test_a_model_whose_rope_is_out_of_reach_verifies_chains() -> None:
-    target = Target(tiny_fused_rope())
-    target.probe()
-    assert target.shape == "chain"
-    assert target.reason is not None and target.reason.startswith("tree: ")
-    assert target.admit(Proposal.chain([1, 3, 4]), 4, VOCAB) == Proposal.chain([1, 3, 4])
+    sequence = TokenSequence(Target(tiny_fused_rope()))
+    sequence.target.probe()
+    assert sequence.target.shape == "chain"
+    assert sequence.target.reason is not None and sequence.target.reason.startswith("tree: ")
+    assert sequence.target.admit(Proposal.chain([1, 3, 4]), 4, VOCAB) == Proposal.chain([1, 3, 4])
     with pytest.raises(DrafterError, match="chains only"):
-        target.admit(Proposal((1, 2, 3, 4), (-1, -1, 0, 2)), 4, VOCAB)
+        sequence.target.admit(Proposal((1, 2, 3, 4), (-1, -1, 0, 2)), 4, VOCAB)
 
 
 def test_an_unknown_tap_is_named() -> None:
-    target = Target(tiny_model())
+    sequence = TokenSequence(Target(tiny_model()))
     with pytest.raises(DrafterError, match="layer:9"):
-        read(target, [1, 2], ("layer:9",))
+        read(sequence, [1, 2], ("layer:9",))
 
 
 def test_weights_and_their_names_are_untouched() -> None:
@@ -282,18 +278,6 @@ def test_weights_and_their_names_are_untouched() -> None:
 
     model = tiny_model()
     before = [name for name, _ in tree_flatten(model.parameters())]
-    Target(model)
+    TokenSequence(Target(model))
     assert [name for name, _ in tree_flatten(model.parameters())] == before
     assert type(model.layers[0].self_attn).__name__ == "Attention"
-
-
-def tiny_fused_rope() -> object:
-    """A llama whose rope is a plain function, as some models have it: no module to extend."""
-    model = tiny_model()
-    for layer in model.layers:
-        inner = layer.self_attn.rope
-        del layer.self_attn["rope"]
-        object.__setattr__(
-            layer.self_attn, "rope", lambda x, offset=0, inner=inner: inner(x, offset=offset if isinstance(offset, int) else int(offset[0].item()))
-        )
-    return model

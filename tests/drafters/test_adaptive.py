@@ -11,11 +11,12 @@ import pytest
 from mlxspec.core.accept import POLICIES
 from mlxspec.core.cache import keep_rows
 from mlxspec.core.decode import Limits, decode
-from mlxspec.core.drafter import NoDrafter
+from mlxspec.core.drafter import Drafter, NoDrafter
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Sampler
-from mlxspec.core.target import Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Request, Target
 from mlxspec.drafters.adaptive import MEMORY, AdaptiveDrafter, Member, cut, merged
 from mlxspec.drafters.cost import ROWS, CostCurve, measure, measured, save
 from mlxspec.drafters.lookup import LookupDrafter
@@ -26,29 +27,21 @@ from tests.tiny import VOCAB, tiny_engine, tiny_model
 PROMPT = [10, 20, 30, 10, 20, 40, 10, 20, 30, 10]
 
 
-class Noise:
+class Noise(Drafter):
     """Proposes what it likes, with confidence."""
 
     name = "noise"
-    taps: tuple[str, ...] = ()
-    depth = 4
 
     def __init__(self, clock: "Clock | None" = None) -> None:
         self.rng = random.Random(1)
         self.calls = 0
         self.clock = clock
 
-    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
-        pass
-
     def propose(self, token: int, limit: int, context: Context) -> Proposal:
         self.calls += limit > 0
         if self.clock is not None:
             self.clock.now += 0.004 * limit
         return Proposal.chain([self.rng.randrange(VOCAB) for _ in range(min(limit, 4))])
-
-    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
-        pass
 
 
 class Clock:
@@ -61,7 +54,7 @@ class Clock:
         return self.now
 
 
-class TimedTarget(Target):
+class TimedSequence(TokenSequence):
     clock = Clock()
 
     def run(self, token: int, proposal: Proposal, taps: Sequence[str], context: Context) -> Any:
@@ -69,8 +62,8 @@ class TimedTarget(Target):
         return super().run(token, proposal, taps, context)
 
 
-def run(target: Target, drafter: Any, tokens: int, **setting: Any) -> tuple[list[int], list[Step]]:
-    loop = decode(target, drafter, POLICIES["coupled"], Sampler(VOCAB, **setting), PROMPT, Limits(max_tokens=tokens))
+def run(sequence: TokenSequence, drafter: Any, tokens: int, **setting: Any) -> tuple[list[int], list[Step]]:
+    loop = decode(sequence, drafter, POLICIES["coupled"], Sampler(VOCAB, **setting), PROMPT, Limits(max_tokens=tokens))
     steps = [event for event in loop if isinstance(event, Step)]
     return [t for step in steps for t in step.tokens], steps
 
@@ -79,11 +72,11 @@ def run(target: Target, drafter: Any, tokens: int, **setting: Any) -> tuple[list
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss", "qwen3_next", "mamba2", "falcon_h1"])
 def test_several_drafters_say_what_plain_decoding_says(family: str, setting: dict[str, Any]) -> None:
     """Whoever is asked in a round, and however its rows are cut."""
-    target = TimedTarget(tiny_model(family))
-    target.probe()
-    plain, _ = run(target, NoDrafter(), 60, **setting)
+    sequence = TimedSequence(Target(tiny_model(family)))
+    sequence.target.probe()
+    plain, _ = run(sequence, NoDrafter(), 60, **setting)
     members = [LookupDrafter(), SmallDrafter(tiny_model(family))]
-    text, steps = run(target, AdaptiveDrafter(members, CostCurve.flat(), TimedTarget.clock), 60, **setting)
+    text, steps = run(sequence, AdaptiveDrafter(members, CostCurve.flat(), TimedSequence.clock), 60, **setting)
     assert text == plain
     assert sum(len(step.path) for step in steps) > 20
     assert {step.drafter for step in steps[1:]} <= {"lookup", "small", "lookup+small"}
@@ -91,36 +84,27 @@ def test_several_drafters_say_what_plain_decoding_says(family: str, setting: dic
 
 def test_every_member_stays_in_step() -> None:
     """After any mixture of rounds each member proposes what a fresh one on the same history would."""
-    target = Target(tiny_model())
+    sequence = TokenSequence(Target(tiny_model()))
     small = SmallDrafter(tiny_model(seed=3))
     adaptive = AdaptiveDrafter([LookupDrafter(), small], CostCurve.flat())
-    text, _ = run(target, adaptive, 50, temperature=0.8, seed=2)
+    text, _ = run(sequence, adaptive, 50, temperature=0.8, seed=2)
     fresh = SmallDrafter(tiny_model(seed=3))
     fresh.begin([*PROMPT, *text[:-1]], {}, 0)
     context = Sampler(VOCAB, temperature=0.8, seed=2).at([*PROMPT, *text])
     assert small.propose(text[-1], 4, context) == fresh.propose(text[-1], 4, context)
 
 
-class Sure:
+class Sure(Drafter):
     """Offers a chain with chances of its own, and takes some time for it."""
-
-    taps: tuple[str, ...] = ()
-    depth = 4
 
     def __init__(self, name: str, tokens: Sequence[int], values: Sequence[float], clock: Clock, seconds: float) -> None:
         self.name, self.tokens, self.values, self.clock, self.seconds = name, tokens, values, clock, seconds
-
-    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
-        pass
 
     def propose(self, token: int, limit: int, context: Context) -> Proposal:
         if not limit:
             return Proposal()
         self.clock.now += self.seconds
         return replace(Proposal.chain(list(self.tokens)), values=tuple(self.values))
-
-    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
-        pass
 
 
 def test_the_best_offer_is_verified_whoever_was_asked_last() -> None:
@@ -185,12 +169,12 @@ def test_a_merged_tree_is_a_tree_of_both() -> None:
 
 def test_noise_is_paused_within_twelve_rounds_and_tried_again() -> None:
     """On a clock that runs by the cost curve: 256 tokens take at most a twentieth longer than plain decoding."""
-    target = TimedTarget(tiny_model())
-    target.clock = clock = Clock()
+    sequence = TimedSequence(Target(tiny_model()))
+    sequence.clock = clock = Clock()
     noise = Noise(clock)
     adaptive = AdaptiveDrafter([noise], CostCurve.flat(), clock)
-    text, steps = run(target, adaptive, 257)
-    assert text == run(Target(tiny_model()), NoDrafter(), 257)[0]
+    text, steps = run(sequence, adaptive, 257)
+    assert text == run(TokenSequence(Target(tiny_model())), NoDrafter(), 257)[0]
     drafted = [i for i, step in enumerate(steps[1:], 1) if step.proposal]
     assert drafted[0] == 1 and not [i for i in drafted if 12 <= i < 24]
     assert clock.now <= 256 * 0.02 / 0.95
@@ -359,10 +343,9 @@ def test_a_slow_machines_curve_reaches_far(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_curve_is_measured_once_and_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target(tiny_model(), context_length=512)
-    target.tokens = [1, 2]
     said: list[str] = []
     curve = measured(target, "digest", said.append, tmp_path)
-    assert len(said) == 1 and all(t > 0 for t in curve.base) and target.tokens == [1, 2]
+    assert len(said) == 1 and all(t > 0 for t in curve.base)
     again = measured(target, "digest", said.append, tmp_path)
     assert len(said) == 1 and again.base == curve.base
     slower = 1.5 * again.seconds(2, 0)
@@ -387,15 +370,16 @@ def test_a_row_count_dearer_than_more_rows_stays_so_in_the_curve_and_a_hiccup_do
     """On a clock of our own: 12 rows take longer than 16 on this machine, and the machine was held up while 8 and 4 were timed first."""
     target = Target(tiny_model("llama"), context_length=128)
     now, runs, true = [0.0], list[int](), {rows: 0.01 + 0.0005 * rows + 0.01 * (9 <= rows <= 12) for rows in ROWS}
-    run = target.run
+    forward = target.forward
 
-    def timed(*args: Any) -> Any:
-        rows = 1 + len(args[1])
-        runs.append(rows)
-        now[0] += true[rows] * (1.8 if rows in (4, 8) and runs.count(rows) < 5 else 1.0)
-        return run(*args)
+    def timed(requests: Sequence[Request]) -> Any:
+        if requests[0].answers:
+            rows = requests[0].tokens.size
+            runs.append(rows)
+            now[0] += true[rows] * (1.8 if rows in (4, 8) and runs.count(rows) < 5 else 1.0)
+        return forward(requests)
 
-    monkeypatch.setattr(target, "run", timed)
+    monkeypatch.setattr(target, "forward", timed)
     monkeypatch.setattr("mlxspec.drafters.cost.time", SimpleNamespace(perf_counter=lambda: now[0]))
     curve = measure(target)
     assert curve.rows == ROWS

@@ -12,8 +12,8 @@ from mlx_lm.models.base import create_attention_mask
 
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context
-from mlxspec.drafters.choose import check_same_tokens, dense
-from mlxspec.drafters.small import SmallDrafter
+from mlxspec.drafters.choose import check_same_tokens
+from mlxspec.drafters.small import SmallDrafter, dense
 from mlxspec.errors import DrafterError, ModelError, UsageError
 from mlxspec.llm.engine import Engine, load
 from mlxspec.loading.load import load_model, runs_on_cpu
@@ -213,7 +213,7 @@ def test_a_target_that_takes_no_drafts_is_plain_under_auto_and_refuses_names() -
     engine = tiny_engine("none")
     engine.target.probed, engine.target.shape, engine.target.reason = True, "none", "it forgets"
     said: list[str] = []
-    plain = Engine(engine.loaded, engine.target, "auto", engine.settings, said.append)
+    plain = Engine(engine.loaded, engine.sequence, "auto", engine.settings, said.append)
     assert (plain.drafter_name, plain.speculation) == ("none", "off") and "it forgets" in str(plain.reason) and "it forgets" in said[0]
     for wish in ("lookup", Own()):
         with pytest.raises(DrafterError, match=r"takes no drafts \(it forgets\)"):
@@ -300,7 +300,7 @@ def test_the_texts_of_tokens_are_compared_and_not_their_number() -> None:
 def test_a_target_that_drafts_for_itself_is_in_memory_once(tmp_path: Path) -> None:
     folder = str(save_folder(tmp_path / "one"))
     engine = load(folder, drafter=f"small:{folder}", say=lambda _: None)
-    assert isinstance(engine.drafter, SmallDrafter) and engine.drafter.model is engine.target.model
+    assert isinstance(engine.drafting.drafter, SmallDrafter) and engine.drafting.drafter.model is engine.target.model
     done = engine.generate(PROMPT, max_tokens=20, temperature=0.8, seed=3, draft_tokens=3)
     assert done.stats["accepted"] == done.stats["drafted"] > 0
     assert done.tokens == load(folder, drafter="none", say=lambda _: None).generate(PROMPT, max_tokens=20, temperature=0.8, seed=3).tokens
@@ -324,6 +324,6 @@ def test_a_drafter_is_held_against_the_memory_as_it_is_unpacked(tmp_path: Path, 
     monkeypatch.setattr("mlxspec.loading.memory.limit", lambda: 2 * needed(network, 512).total)
     engine = tiny_engine("none")
     engine.with_drafter(f"small:{folder}")
-    monkeypatch.setattr("mlxspec.drafters.choose.dense", lambda _: tiny_model("llama", hidden_size=256, intermediate_size=2048))
+    monkeypatch.setattr("mlxspec.drafters.small.dense", lambda _: tiny_model("llama", hidden_size=256, intermediate_size=2048))
     with pytest.raises(ModelError, match="small, unpacked"):
         engine.with_drafter(f"small:{folder}")

@@ -18,7 +18,8 @@ from mlxspec.core.drafter import Drafter, NoDrafter
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Sampler
-from mlxspec.core.target import Target
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import Target, result
 from mlxspec.drafters.redrafter import RecurrentDrafter, embedding_of
 from mlxspec.errors import DrafterError
 from mlxspec.models.redrafter import Quantization, ReDrafter, ReDrafterArgs, save
@@ -242,7 +243,9 @@ def knowing(logits: np.ndarray, embedding: Any) -> RecurrentDrafter:
 def steps_of(drafter: Drafter, model: nn.Module, setting: dict[str, Any], seed: int, tokens: int = 30, **limits: Any) -> Iterator[Step]:
     sampler = Sampler(Target(model).vocab_size, seed=seed, **setting)
     accept = limits.pop("accept", "coupled")
-    for step in decode(Target(model), drafter, POLICIES[accept], sampler, [1, 2, 3], Limits(tokens, coupled=accept == "coupled", **limits)):
+    for step in decode(
+        TokenSequence(Target(model)), drafter, POLICIES[accept], sampler, [1, 2, 3], Limits(tokens, coupled=accept == "coupled", **limits)
+    ):
         if isinstance(step, Step):
             yield step
 
@@ -313,12 +316,12 @@ def test_the_text_is_that_of_plain_decoding(family: str, setting: str) -> None:
 
 def test_a_target_that_takes_chains_is_given_chains() -> None:
     model = tiny_model()
-    target = Target(model)
-    target.shape = "chain"
+    sequence = TokenSequence(Target(model))
+    sequence.target.shape = "chain"
     drafter = RecurrentDrafter(network(), embedding_of(model))
     drafter.worth = drafter.stop = 0.0
     sampler = Sampler(VOCAB, temperature=0.8, seed=1)
-    steps = [s for s in decode(target, drafter, POLICIES["coupled"], sampler, [1, 2], Limits(20)) if isinstance(s, Step)]
+    steps = [s for s in decode(sequence, drafter, POLICIES["coupled"], sampler, [1, 2], Limits(20)) if isinstance(s, Step)]
     assert all(step.proposal.is_chain for step in steps if step.proposal is not None)
     assert any(len(step.proposal) == drafter.depth for step in steps if step.proposal is not None)
 
@@ -327,35 +330,27 @@ def test_a_target_that_takes_chains_is_given_chains() -> None:
 def test_the_context_is_the_targets_last_hidden_state(family: str) -> None:
     """After random trees and random accepted paths it equals that of reading the whole text anew."""
     model = tiny_model(family)
-    target, again = Target(model), Target(tiny_model(family))
+    sequence, again = TokenSequence(Target(model)), TokenSequence(Target(tiny_model(family)))
     drafter = RecurrentDrafter(network(), embedding_of(model))
     rng = np.random.default_rng(7)
     said = [5, 6, 7, 8]
-    rows = last(target.prefill(said, drafter.taps))
+    rows = result(sequence.read(said, drafter.taps))
     drafter.begin(said, rows.hidden, 0)
     token = 9
     for _ in range(12):
-        assert mx.abs(drafter.hidden - last(again.prefill(said, ("last",))).hidden["last"][-1]).max().item() < 1e-4
+        assert mx.abs(drafter.hidden - result(again.read(said, ("last",))).hidden["last"][-1]).max().item() < 1e-4
         tree: list[tuple[int, int]] = []
         while len(tree) < rng.integers(1, 9):
             node = (int(rng.integers(VOCAB)), int(rng.integers(-1, len(tree))))
             tree += [node] * (node not in tree)
         proposal = Proposal(tuple(t for t, _ in tree), tuple(p for _, p in tree))
-        rows = target.run(token, proposal, drafter.taps, context_of({}))
+        rows = result(sequence.run(token, proposal, drafter.taps, context_of({})))
         mx.eval(rows.logits)
         path = proposal.path_to(int(rng.integers(-1, len(proposal))))
-        target.keep(path)
+        sequence.keep(path)
         said += [token, *(proposal.tokens[row] for row in path)]
         token = int(rng.integers(VOCAB))
         drafter.accept(path, token, rows.hidden)
-
-
-def last(steps: Any) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def test_a_reply_in_an_engine() -> None:
@@ -370,7 +365,7 @@ def test_a_reply_in_an_engine() -> None:
 def test_the_embedding_is_the_raw_table() -> None:
     for family in ("llama", "gemma3_text", "qwen3"):
         model = tiny_model(family)
-        Target(model)
+        TokenSequence(Target(model))
         weight: Any = model.model.embed_tokens.weight
         assert mx.array_equal(embedding_of(model)(mx.array([4, 9])), weight[mx.array([4, 9])])
     coarse = nn.Sequential(nn.QuantizedEmbedding.from_embedding(model.model.embed_tokens, 32, 8))

@@ -41,7 +41,7 @@ def test_turns_equal_a_cold_start(family: str, drafter: str) -> None:
     chat = warm.chat(system="be kind", temperature=0, max_tokens=12)
     for turn, text in enumerate(("hello", "go on", "and then?")):
         reply = last(chat.stream(text))
-        prompt = warm.target.tokens[: reply.stats["prompt_tokens"]]
+        prompt = warm.sequence.tokens[: reply.stats["prompt_tokens"]]
         assert cold.generate(prompt, temperature=0, max_tokens=12).tokens == reply.tokens
         new = reply.stats["prompt_tokens"] - reply.stats["reused_tokens"]
         if turn and family not in RECURRENT:
@@ -117,9 +117,9 @@ def test_a_full_context_drops_whole_turns_and_says_so() -> None:
         for event in chat.stream(f"message number {turn}"):
             if isinstance(event, Notice):
                 notices.append(event.text)
-        text = engine.tokenizer.decode(engine.target.tokens)
+        text = engine.tokenizer.decode(engine.sequence.tokens)
         assert text.startswith("[system]be kind;[user]message number")
-        assert len(engine.target.tokens) <= 160
+        assert len(engine.sequence.tokens) <= 160
     assert notices and all("oldest" in text and "160" in text for text in notices)
     assert len(chat.messages) == 16
     assert "message number 0" not in text and "message number 7" in text
@@ -133,7 +133,7 @@ def test_a_stop_string_ends_the_message_for_the_model_too() -> None:
     first = chat.send("hello")
     assert first.finish_reason == "stop_string" and stop not in first.text
     chat.send("go on")
-    assert engine.tokenizer.decode(engine.target.tokens).startswith(f"[user]hello;[assistant]{first.text};[user]go on;")
+    assert engine.tokenizer.decode(engine.sequence.tokens).startswith(f"[user]hello;[assistant]{first.text};[user]go on;")
 
 
 def test_what_cannot_be_sent_leaves_the_conversation_as_it_was() -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_sent_leaves_the_conversation_as_it_was() -> None:
 def test_the_system_prompt_by_either_name() -> None:
     engine = engine_of("none")
     engine.chat(system_prompt="be brief", max_tokens=2).send("hello")
-    assert engine.tokenizer.decode(engine.target.tokens).startswith("[system]be brief;[user]hello")
+    assert engine.tokenizer.decode(engine.sequence.tokens).startswith("[system]be brief;[user]hello")
 
 
 def test_empty_messages_and_unknown_options() -> None:

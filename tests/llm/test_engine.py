@@ -14,9 +14,11 @@ import pytest
 from mlxspec.core.events import Done, Prefill, Text
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import number
+from mlxspec.core.sequence import TokenSequence
+from mlxspec.core.target import result
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.llm.engine import Engine, _last, load
+from mlxspec.llm.engine import Engine, load
 from tests.tiny import VOCAB, MarkovModel, byte_tokenizer, save_folder, tiny_engine, tiny_model
 
 EOS = VOCAB - 2
@@ -92,7 +94,7 @@ EACH = pytest.mark.parametrize("name", ["none", "lookup", "small", "twin"])
 
 def cached(engine: Engine) -> set[int]:
     """Tokens in the cache, the same in every layer."""
-    return {layer.offset for layer in engine.target.cache}
+    return {layer.offset for layer in engine.sequence.cache}
 
 
 def chain_model(tokens: Sequence[int]) -> MarkovModel:
@@ -414,7 +416,7 @@ def test_the_chances_of_a_tree_are_those_of_its_paths(plain: Engine, temperature
     for row in range(len(proposal)):
         expected, read = 1.0, list(tokens)
         for step in proposal.path_to(row):
-            rows = _last(engine.target.prefill(read))
+            rows = result(TokenSequence(engine.target).read(read))
             scores = engine.sampler(settings, 0).at(read).scores(rows.logits[-1])
             expected *= number(mx.softmax(scores)[proposal.tokens[step]])
             read.append(proposal.tokens[step])

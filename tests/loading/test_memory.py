@@ -85,7 +85,7 @@ def test_a_redrafter_counts_beside_its_target(tmp_path: Path, monkeypatch: pytes
     wish = f"redrafter:{tmp_path}"
     with pytest.raises(ModelError, match=r"redrafter:.* takes [^,]* beside 9.0 GB of what is loaded: .* or pass --force\."):
         choose_drafter(wish, target, loaded, Options(), said.append)
-    (drafter,), _ = choose_drafter(wish, target, loaded, Options(force=True), said.append)
+    (drafter,) = choose_drafter(wish, target, loaded, Options(force=True), said.append)
     assert isinstance(drafter, RecurrentDrafter) and "--force was given" in said[-1]
     monkeypatch.setattr(memory, "limit", lambda: 9 * GB + 2 * size)
     choose_drafter(wish, target, loaded, Options(), said.append)

@@ -18,6 +18,7 @@ from mlxspec.core.drafter import NoDrafter
 from mlxspec.core.events import Step as Round
 from mlxspec.core.proposal import Proposal, Verdict
 from mlxspec.core.sampling import Context, Sampler
+from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Target
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.redrafter import RecurrentDrafter
@@ -310,7 +311,7 @@ def run(make: Callable[[], Any], labels: Labels, seed: int, length: int, rule: s
     sampler: Sampler = MirrorSampler(labels, V, temperature=1.0, seed=seed) if rule == "mirror" else Sampler(V, temperature=1.0, seed=seed)
     policy = Mirror(labels) if rule == "mirror" else Pcg(labels)
     limits = Limits(max_tokens=length, stop_tokens=frozenset({END}), coupled=rule == "mirror")
-    steps = [step for step in decode(Target(MarkovModel(TARGET)), make(), policy, sampler, HISTORY, limits) if isinstance(step, Round)]
+    steps = [step for step in decode(TokenSequence(Target(MarkovModel(TARGET))), make(), policy, sampler, HISTORY, limits) if isinstance(step, Round)]
     return [token for step in steps for token in step.tokens], [entry for step in steps[1:] for entry in step.note[: len(step.tokens)]]
 
 
@@ -355,7 +356,7 @@ def test_a_target_drafting_for_itself_is_always_accepted() -> None:
     for seed in range(10):
         drafter = SmallDrafter(MarkovModel(TARGET))
         sampler = MirrorSampler(LABELS, V, temperature=1.0, seed=seed)
-        steps = decode(Target(MarkovModel(TARGET)), drafter, Mirror(LABELS), sampler, HISTORY, Limits(max_tokens=16))
+        steps = decode(TokenSequence(Target(MarkovModel(TARGET))), drafter, Mirror(LABELS), sampler, HISTORY, Limits(max_tokens=16))
         for step in steps:
             assert not isinstance(step, Round) or step.proposal is None or len(step.path) == len(step.proposal)
 

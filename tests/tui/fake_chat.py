@@ -5,8 +5,7 @@ The conversation over it is the real mlxspec.llm.chat.Chat, so prompts, edits an
 
 import random
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +89,6 @@ class Words:
 @dataclass
 class FakeTarget:
     context_length: int | None = 4096
-    scratched: int = 0
-
-    @contextmanager
-    def scratch(self) -> Iterator[None]:
-        self.scratched += 1
-        yield
 
 
 class FakeChatEngine:
@@ -107,7 +100,8 @@ class FakeChatEngine:
         self.speculation = "off" if drafter == "none" else "on"
         self.reason: str | None = "--drafter none" if drafter == "none" else None
         self.defaults: dict[str, Any] = {}
-        self.adaptive: Any = None
+        self.state: tuple[str, str | None] | None = None  # what it reports, where a test says so
+        self.asides = 0
         self.tokenizer = Words()
         self.target = FakeTarget(context)
         self.loaded = type("Loaded", (), {"digest": f"digest of {model}", "name": model})()
@@ -138,6 +132,13 @@ class FakeChatEngine:
         other.tokenizer, other.prompts, other.asked, other.script = self.tokenizer, self.prompts, self.asked, self.script
         return other
 
+    def aside(self) -> "FakeChatEngine":
+        self.asides += 1
+        return self.with_drafter("none")
+
+    def report(self) -> tuple[str, str | None]:
+        return self.state or (self.speculation, self.reason)
+
     def render(self, messages: Sequence[Mapping[str, str]], template_config: str | None = None) -> str:
         return "".join(f"[{message['role']}] {message['content']} ;" for message in messages) + "[assistant]"
 
@@ -158,8 +159,7 @@ class FakeChatEngine:
         self, tokens: Sequence[int], proposal: Proposal, *, cancel: threading.Event | None = None, **options: Any
     ) -> tuple[float, ...] | None:
         self.looked.append(self.tokenizer.decode(tokens))
-        with self.target.scratch():
-            self.gate.arrive(cancel)
+        self.gate.arrive(cancel)
         return None if cancel is not None and cancel.is_set() else tuple(1 / (depth + 1) for depth in proposal.depths)
 
     def gap(self, tokens: Sequence[int], one: int, other: int, *, seed: int = 0, **options: Any) -> tuple[float, str]:

@@ -252,12 +252,11 @@ def test_a_prompt_over_the_context_fails_and_says_both_numbers() -> None:
 def test_speculation_says_when_it_pauses_and_why(bench: Bench) -> None:
     bench.ended(bench.worker.load("fake"))
     assert Speculation("off", "0 draft tokens were asked for") in bench.ended(bench.worker.reply(HELLO, draft_tokens=0))
-    state = bench.engine.adaptive = type("Adaptive", (), {"state": "on", "reason": None})()
     bench.engine.gate.close()
     reply = bench.worker.reply(HELLO)
     bench.engine.gate.let(2)
     bench.until(lambda report: isinstance(report.event, Text))
-    state.state, state.reason = "paused", "drafting loses time"
+    bench.engine.state = "paused", "drafting loses time"
     bench.engine.gate.open()
     states = [event for event in bench.ended(reply) if isinstance(event, Speculation)]
     assert states == [Speculation("on", None), Speculation("paused", "drafting loses time")]
@@ -332,11 +331,11 @@ def test_the_baseline_is_measured_once_and_kept(tmp_path: Path) -> None:
     assert [one.fresh for one in found] == [True, False, True]
     assert {(one.tokens_per_second, one.measured) for one in found} == {(20.0, 99.0)}
     assert [engine.asked for engine in loader.engines] == [
-        [{"draft_tokens": 0, "temperature": 0.0, "max_tokens": 48}],
+        [{"temperature": 0.0, "max_tokens": 48}],
         [],
-        [{"draft_tokens": 0, "temperature": 0.0, "max_tokens": 48}],
+        [{"temperature": 0.0, "max_tokens": 48}],
     ]
-    assert [engine.target.scratched for engine in loader.engines] == [1, 0, 1]
+    assert [engine.asides for engine in loader.engines] == [1, 0, 1]
     for file in (tmp_path / "baseline").iterdir():
         file.write_text("{]")
     worker = Worker(loader, release=lambda: 0, measured=cache).start()

@@ -47,7 +47,7 @@ class Cache:
 
 
 def measure(engine: Any, cache: Cache | None, cancel: threading.Event, now: Callable[[], float], again: bool) -> Baseline | None:
-    """The speed of plain decoding, from the cache or measured in caches of its own; None where it was broken off."""
+    """The speed of plain decoding, from the cache, or measured on a text of its own; None where it was broken off."""
     about = _about(engine)
     known = cache.load(*about) if cache is not None and not again else {}
     if known.keys() == {"tokens_per_second", "context", "measured"} and known["tokens_per_second"] > 0:
@@ -55,10 +55,9 @@ def measure(engine: Any, cache: Cache | None, cancel: threading.Event, now: Call
     limit = engine.target.context_length
     tokens = engine.tokenizer.encode(PROMPT)[: None if limit is None else max(1, limit // 2)]
     done: Done | None = None
-    with engine.target.scratch():
-        for event in engine.stream(tokens, cancel=cancel, draft_tokens=0, temperature=0.0, max_tokens=TOKENS):
-            if isinstance(event, Done):
-                done = event
+    for event in engine.aside().stream(tokens, cancel=cancel, temperature=0.0, max_tokens=TOKENS):
+        if isinstance(event, Done):
+            done = event
     if cancel.is_set() or done is None or not done.stats["tokens_per_second"]:
         return None
     speed, context, when = done.stats["tokens_per_second"], len(tokens) + len(done.tokens), now()

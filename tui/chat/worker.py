@@ -258,9 +258,7 @@ class Worker:
     def _speculation(self, engine: Engine, options: Mapping[str, Any]) -> tuple[str, str | None]:
         if engine.speculation == "on" and options.get("draft_tokens") == 0:
             return "off", "0 draft tokens were asked for"
-        if engine.speculation == "on" and engine.adaptive is not None and options.get("draft_tokens") is None:
-            return engine.adaptive.state, engine.adaptive.reason
-        return engine.speculation, engine.reason
+        return engine.report() if options.get("draft_tokens") is None else (engine.speculation, engine.reason)
 
     def _compare(self, job: Job, messages: list[Message], system: str | None, options: dict[str, Any]) -> None:
         engine = self._needed()
