@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import Markdown, Static
 
 from mlxspec.display import Cleaner, clean
-from mlxspec.tui.chat.markdown import parser
+from mlxspec.tui.chat.markdown import chat_parser
 from mlxspec.tui.chat.unfinished import UnfinishedReply
 from mlxspec.tui.widgets.plain_text import OpenFence
 
@@ -111,7 +111,7 @@ class ReplyTurn(Turn):
     def compose(self) -> ComposeResult:
         yield Static(Content(self._who), classes="who")
         yield Static("", classes="thinking", markup=False)
-        yield Body(parser_factory=parser, open_links=False)
+        yield Body(parser_factory=chat_parser, open_links=False)
         yield OpenFence()
         yield Static("", classes="plain", markup=False)
         yield Static("", classes="about", markup=False)
