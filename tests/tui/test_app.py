@@ -72,6 +72,29 @@ def test_escape_keeps_the_text_and_c_goes_on_from_it(tmp_path: Path) -> None:
     run(test())
 
 
+def test_the_line_below_a_stopped_reply_is_gone_while_it_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path) as chat:
+            chat.engine.gate.close()
+            await chat.say("tell me", wait=False)
+            chat.engine.gate.let(3)
+            await until(chat.pilot, lambda: len(chat.talk.said[-1].pieces) == 3)
+            await chat.pilot.press("escape")
+            await chat.settled()
+            assert "stopped" in chat.shown and "tok/s ·" in chat.shown
+            await chat.pilot.press("tab", "c")
+            chat.engine.gate.let(2)
+            await until(chat.pilot, lambda: len(chat.talk.said[-1].pieces) == 5)
+            await chat.drawn()
+            turn = chat.app.screen_of_chat.conversation.last_reply
+            assert chat.talk.answering and turn is not None and turn.below == "" and "stopped" not in chat.shown
+            await chat.pilot.press("escape")
+            await chat.settled()
+            assert "stopped" in chat.shown
+
+    run(test())
+
+
 def test_ctrl_c_stops_first_and_quits_only_when_asked_twice(tmp_path: Path) -> None:
     async def test() -> None:
         async with chatting(tmp_path) as chat:

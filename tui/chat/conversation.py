@@ -147,7 +147,7 @@ class Conversation:
             raise UsageError("There is no reply to go on with: send a message.")
         self._begin()
         last = self.said[-1]
-        self.said[-1] = replace(last, finish=None, pieces=list(last.pieces), chances=dict(last.chances))
+        self.said[-1] = replace(last, finish=None, about={}, pieces=list(last.pieces), chances=dict(last.chances))
         self._ask(proceed=True)
 
     def edit(self, at: int, text: str) -> None:
