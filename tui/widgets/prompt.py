@@ -10,6 +10,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
+from mlxspec.tui.widgets.graphemes import after, before
+
 LARGE = 2000  # characters from which a paste is worth a word
 
 
@@ -96,6 +98,16 @@ class Prompt(TextArea):
             self.post_message(self.Left())
         else:
             super().action_cursor_up(select)
+
+    def get_cursor_left_location(self) -> tuple[int, int]:
+        """A step is a character as it is seen, for moving and for deleting."""
+        row, column = self.cursor_location
+        return (row, before(self.document.get_line(row), column)) if column else super().get_cursor_left_location()
+
+    def get_cursor_right_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        return (row, after(line, column)) if column < len(line) else super().get_cursor_right_location()
 
     def action_delete_or_quit(self) -> None:
         if self.text:
