@@ -130,7 +130,10 @@ def speed_lines(tally: Tally, baseline: Baseline | None, final: float | None) ->
     if speed is None:
         return ["no rounds yet"]
     lines = [f"{speed:.1f} tok/s" + (f"   now {now:.1f}" if final is None and (now := tally.recent()) is not None else "")]
-    if baseline is not None and baseline.tokens_per_second > 0:
+    if tally.loops.repeated:  # whatever is said once more is drafted well
+        lines.append(f"repeats itself: {tally.loops.repeated} of {tally.tokens} tokens,")
+        lines.append("so the speed-up says nothing")
+    elif baseline is not None and baseline.tokens_per_second > 0:
         lines.append(f"{speed / baseline.tokens_per_second:.2f}× plain ({baseline.tokens_per_second:.1f} tok/s, as")
         lines.append(f"measured on this machine, ctx {baseline.context})")
     else:
