@@ -7,10 +7,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer
+from textual.widgets import ContentSwitcher
 
 from mlxspec.display import clean
 from mlxspec.tui.chat.reading_aloud import Hearing
+from mlxspec.tui.widgets.key_bar import KeyBar
 from mlxspec.tui.widgets.panel import SpeculationPanel, SpeechPanel
 from mlxspec.tui.widgets.plain_text import Line
 from mlxspec.tui.widgets.prompt import Prompt
@@ -67,7 +68,7 @@ class ChatScreen(Screen[None]):
                 with ContentSwitcher(initial="speculation", id="side"):
                     yield SpeculationPanel(id="speculation")
                     yield SpeechPanel(id="speech")
-            yield Footer(show_command_palette=False)
+            yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.prompt.focus()
