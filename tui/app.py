@@ -48,9 +48,17 @@ class ChatApp(KeyQueue[int]):
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", "copy, stop, clear, or quit", show=False, priority=True, id="interrupt"),
-        Binding("f1", "help", "help", id="help"),
-        Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit"),
+        Binding(
+            "ctrl+c",
+            "interrupt",
+            "copy, stop, clear, or quit",
+            show=False,
+            priority=True,
+            id="interrupt",
+            tooltip="copy what is selected; else stop the reply; else clear what you typed; twice: quit",
+        ),
+        Binding("f1", "help", "help", id="help", tooltip="this help"),
+        Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit", tooltip="quit at once; what was said is saved"),
     ]
 
     def __init__(
@@ -70,7 +78,13 @@ class ChatApp(KeyQueue[int]):
         self.screen_of_chat = ChatScreen()
         self.live = Refresh(talk, self.screen_of_chat)
         self.deeds = ScreenActions(self)
-        self.names = bindings_of(ChatApp, ChatScreen, Prompt, Turn, RoundStrip)
+        self.keys_by_place = {
+            "everywhere": bindings_of(ChatApp, ChatScreen),
+            "while you write": bindings_of(Prompt),
+            "on a message (tab leads there)": bindings_of(Turn),
+            "in the strip of rounds (F7 leads there)": bindings_of(RoundStrip),
+        }
+        self.names = {name: binding for bindings in self.keys_by_place.values() for name, binding in bindings.items()}
         self.own_keys, complaints = keymap(keys or {}, self.names)
         look = choose(theme, self.available_themes, environ)
         self.theme = look.theme

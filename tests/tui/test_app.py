@@ -269,7 +269,7 @@ def test_a_new_chat_and_an_old_one(tmp_path: Path) -> None:
             await chat.say("first")
             await chat.pilot.press("ctrl+n")
             await chat.drawn()
-            assert chat.talk.said == [] and "Say something below" in chat.shown
+            assert chat.talk.said == [] and "Three things to try" in chat.shown
             await chat.say("second")
             await chat.pilot.press("ctrl+o")
             picker = chat.app.screen
@@ -503,5 +503,34 @@ def test_the_palette_holds_every_command(tmp_path: Path) -> None:
                 if command.title == "/search":
                     command.callback()
             assert chat.app.screen_of_chat.prompt.text == "/search "
+
+    run(test())
+
+
+def test_the_first_screen_says_what_to_try_and_what_the_panel_is_for(tmp_path: Path) -> None:
+    """Each of the three things works as it is said."""
+
+    async def test() -> None:
+        async with chatting(tmp_path) as chat:
+            assert chat.shown.count("F3") == 1 and "/compare" in chat.shown and "A drafter guesses" in chat.shown
+            await chat.pilot.press(*"Why?", "enter")
+            await chat.settled()
+            assert len(chat.talk.said) == 2 and "A drafter guesses" not in chat.shown and "tok/s" in chat.shown
+            await chat.pilot.press("f3")
+            await chat.drawn()
+            assert "~" in chat.shown
+            await chat.say("/compare")
+            await until(chat.pilot, lambda: "identical: yes" in chat.shown)
+
+    run(test())
+
+
+@pytest.mark.parametrize("size", [(30, 8), (50, 15), (80, 24)])
+def test_the_welcome_fits_or_can_be_scrolled(size: tuple[int, int], tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, size) as chat:
+            await chat.drawn()
+            welcome = chat.app.screen_of_chat.query_one("#welcome")
+            assert welcome.size.height >= welcome.get_content_height(welcome.size, welcome.size, welcome.size.width)
 
     run(test())

@@ -1,9 +1,11 @@
 """Prompt, panel, pickers and forms, each alone: every key, foreign text, and what they say to the app."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from textual import events
 from textual.document._document import Document
 from textual.document._wrapped_document import WrappedDocument
@@ -21,6 +23,7 @@ from mlxspec.tui.screens.options import OptionsScreen, read, written
 from mlxspec.tui.screens.picker import Choice, Item, Picker
 from mlxspec.tui.widgets.panel import RoundStrip, SpeculationPanel
 from mlxspec.tui.widgets.prompt import Prompt
+from mlxspec.tui.widgets.turns import Turn
 from tests.tui.chatting import chatting
 from tests.tui.pilot import run, screen_text, staged, until
 from tests.tui.test_tally import rounds
@@ -308,14 +311,39 @@ def test_values_as_typed(name: str, text: str, value: Any) -> None:
     assert read(name, written(value)) == value
 
 
+def written_out(screen: HelpScreen) -> str:
+    """All of the help, what cannot be seen without scrolling as well."""
+    file = io.StringIO()
+    Console(width=100, file=file).print(screen._text())
+    return file.getvalue()
+
+
 def test_help_lists_keys_and_commands() -> None:
     async def test() -> None:
-        screen = HelpScreen(bindings_of(Prompt), {"send": "ctrl+s"}, [("/model [NAME]", "another model")], [EVIL])
+        screen = HelpScreen({"here": bindings_of(Prompt)}, {"send": "ctrl+s"}, [("/model [NAME]", "another model")], [EVIL])
         async with staged(screen, (100, 60)) as (app, pilot):
-            shown = screen_text(app)
-            assert "ctrl+s" in shown and "/model [NAME]" in shown and "newline" in shown
+            assert "ctrl+s" in screen_text(app)
+            text = written_out(screen)
+            assert "/model [NAME]" in text and "newline" in text and "[bold]x[/bold] [red" in text and "\x1b" not in text
             await pilot.press("f1")
             assert app.screen is not screen
+
+    run(test())
+
+
+def test_help_says_what_keys_do_before_it_names_them() -> None:
+    """The name of a binding is for the config file, and stands behind all that is for reading."""
+
+    async def test() -> None:
+        screen = HelpScreen({"here": bindings_of(Prompt, Turn)}, {}, [("/model [NAME]", "another model")], [])
+        async with staged(screen, (100, 40)):
+            before, named, _ = written_out(screen).partition("turn_regenerate")
+            assert named and "[keys]" in before and "another model" in before
+            for name, binding in bindings_of(Prompt, Turn).items():
+                assert binding.tooltip and binding.tooltip in before.replace("\n", " "), name
+                assert name not in before.partition("[keys]")[0].split() or name in binding.tooltip or name in binding.key or name == "send"
+            for word in ("round", "draft", "accepted", "p", "q"):
+                assert any(line.split()[0] == word for line in before.splitlines() if line.strip()), word
 
     run(test())
 

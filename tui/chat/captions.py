@@ -11,8 +11,13 @@ from mlxspec.tui.chat.tally import Tally, bar
 ENDS = {"length": "cut at the limit", "interrupted": "stopped", "stop_string": "ended at a stop string", None: "cut off"}
 AHEAD = 5.0  # seconds of sound that fill the gauge: a player keeps about that
 WELCOME = """\
-Say something below; enter sends, ctrl+j makes a new line. You can type while the model loads.
-F1 help · F2 what drafting gains · F3 the reply by origin · F4 model and drafter · ctrl+o saved chats · ctrl+p everything"""
+Three things to try:
+
+1  Ask something: Why is the sky blue? Enter sends it.
+2  Press F3 after the reply: which words were guessed ahead?
+3  Type /compare: the same reply with and without guesses, timed.
+
+F1 help · F4 model · ctrl+o saved chats · ctrl+p everything"""
 
 
 def top(talk: Conversation, width: int) -> str:

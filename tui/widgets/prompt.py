@@ -20,12 +20,19 @@ class Prompt(TextArea):
 
     HELP = "Type a message. `/` at the start makes it a command, as `/help`."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", id="send"),
-        Binding("ctrl+j,shift+enter", "newline", "newline", id="newline"),
-        Binding("tab", "select_turns", "messages", show=False, id="select_turns"),
-        Binding("ctrl+d", "delete_or_quit", "quit where the prompt is empty", show=False, id="delete_or_quit"),
-        Binding("ctrl+up", "older", "earlier prompt", show=False, id="older"),
-        Binding("ctrl+down", "newer", "later prompt", show=False, id="newer"),
+        Binding("enter", "send", "send", id="send", tooltip="send the message, or run the command"),
+        Binding("ctrl+j,shift+enter", "newline", "newline", id="newline", tooltip="begin a new line"),
+        Binding("tab", "select_turns", "messages", show=False, id="select_turns", tooltip="go to the messages"),
+        Binding(
+            "ctrl+d",
+            "delete_or_quit",
+            "quit where the prompt is empty",
+            show=False,
+            id="delete_or_quit",
+            tooltip="delete the next character; quit where nothing is typed",
+        ),
+        Binding("ctrl+up", "older", "earlier prompt", show=False, id="older", tooltip="take what you typed before"),
+        Binding("ctrl+down", "newer", "later prompt", show=False, id="newer", tooltip="and back again"),
     ]
 
     @dataclass
