@@ -468,6 +468,17 @@ def test_a_dialog_shows_nothing_of_the_page_behind_it(key: str, environ: dict[st
     run(test())
 
 
+def test_nor_does_the_palette(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, (110, 30), said=["behind " * 300]) as chat:
+            await chat.say("behind")
+            await chat.pilot.press("ctrl+p")
+            await until(chat.pilot, lambda: "/baseline" in chat.shown)
+            assert "behind" not in chat.shown
+
+    run(test())
+
+
 def test_the_form_says_what_counts_where_nothing_is_set() -> None:
     """The model's own values, those of the program, and words where none is a value; also where something is set."""
 
