@@ -47,9 +47,17 @@ class ChatApp(KeyQueue[int]):
     CSS_PATH = "chat.tcss"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", "copy, stop, or quit", show=False, priority=True, id="interrupt"),
-        Binding("f1", "help", "help", id="help"),
-        Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit"),
+        Binding(
+            "ctrl+c",
+            "interrupt",
+            "copy, stop, clear, or quit",
+            show=False,
+            priority=True,
+            id="interrupt",
+            tooltip="copy what is selected; else stop the reply; else clear what you typed; twice: quit",
+        ),
+        Binding("f1", "help", "help", id="help", tooltip="this help"),
+        Binding("ctrl+q", "leave", "quit", show=False, priority=True, id="quit", tooltip="quit at once; what was said is saved"),
     ]
 
     def __init__(
@@ -69,7 +77,13 @@ class ChatApp(KeyQueue[int]):
         self.screen_of_chat = ChatScreen()
         self.live = Refresh(talk, self.screen_of_chat)
         self.deeds = ScreenActions(self)
-        self.names = bindings_of(ChatApp, ChatScreen, Prompt, Turn, RoundStrip)
+        self.keys_by_place = {
+            "everywhere": bindings_of(ChatApp, ChatScreen),
+            "while you write": bindings_of(Prompt),
+            "on a message (tab leads there)": bindings_of(Turn),
+            "in the strip of rounds (F7 leads there)": bindings_of(RoundStrip),
+        }
+        self.names = {name: binding for bindings in self.keys_by_place.values() for name, binding in bindings.items()}
         self.own_keys, complaints = keymap(keys or {}, self.names)
         look = choose(theme, self.available_themes, environ)
         self.theme = look.theme
@@ -145,12 +159,15 @@ class ChatApp(KeyQueue[int]):
         self.live.stale = True
 
     def give_back(self, text: str) -> None:
-        """Text that could not be sent goes back to where it was typed, before what stands there by now."""
+        """Text that could not be sent goes back to where it was typed, before what stands there by now. The last line told says why."""
+        self.live.refused = True
         prompt = self.screen_of_chat.prompt
         prompt.put(f"{text}\n{prompt.text}" if prompt.text.strip() else text)
 
     def toast(self, text: str, error: bool = False) -> None:
-        """A line that goes away by itself."""
+        """A line that goes away by itself. One that is said again takes the place of its like."""
+        for notice in [notice for notice in self._notifications if notice.message == one_line(text)]:
+            self._unnotify(notice)
         self.notify(one_line(text), severity="error" if error else "information", markup=False)
 
     def copy_text(self, text: str) -> str:
@@ -177,7 +194,7 @@ class ChatApp(KeyQueue[int]):
     # ---- Keys ----------------------------------------------------------------------------------------------------------------------------
 
     def action_interrupt(self) -> None:
-        """Copy what is selected; else stop the reply or the speech; else quit, asked twice."""
+        """Copy what is selected; else stop the reply or the speech; else clear what was typed; else quit, asked twice."""
         focused = self.screen.focused
         selected = focused.selected_text if isinstance(focused, Input | TextArea) else ""
         selected = selected or self.screen.get_selected_text() or ""
@@ -185,6 +202,12 @@ class ChatApp(KeyQueue[int]):
             self.deeds.do(lambda: self.deeds.copied(selected))
         elif self.talk.stoppable:
             self.action_stop()
+        elif self.screen is self.screen_of_chat and self.screen_of_chat.prompt.text:
+            if self.live.editing is not None:
+                self.action_stop()
+            else:
+                self.screen_of_chat.prompt.clear()
+                self.toast("cleared: ctrl+z brings it back")
         elif self._now() - self._interrupted < AGAIN:
             self.action_leave()
         else:

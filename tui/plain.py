@@ -21,6 +21,7 @@ from mlxspec.tui.chat.actions import Actions
 from mlxspec.tui.chat.captions import speech
 from mlxspec.tui.chat.commands import complete, plain_text, run
 from mlxspec.tui.chat.conversation import Conversation
+from mlxspec.tui.chat.loops import Loops
 from mlxspec.tui.chat.prompt_history import History
 from mlxspec.tui.chat.reports import Baseline, Compared, Ended, Lane, Loading, Offer, Offers, Ready, Report, Speech
 
@@ -72,6 +73,7 @@ class Plain:
         talk.give_back = self._given_back
         self._back: str | None = None  # a message that could not be sent
         self._speech = Speech()
+        self._loops, self._warned = Loops(), False  # of the reply that comes
 
     # ---- The loop ------------------------------------------------------------------------------------------------------------------------
 
@@ -170,12 +172,15 @@ class Plain:
             event: Any = report.event
             if isinstance(event, Text):
                 self.terminal.answer(event.text)
+                self._watch(event)
             elif isinstance(event, Prefill) and event.total >= LONG_PROMPT:
                 self.terminal.progress("reading the prompt", event.done, event.total)
             elif isinstance(event, Done):
                 self.terminal.end_answer()
                 if self._stats:
-                    self.terminal.error(stats_line(event, self.dot))
+                    again = [f"repeats itself ({self._loops.repeated} tokens)"] * bool(self._loops.repeated)
+                    self.terminal.error(self.dot.join([stats_line(event, self.dot), *again]))
+                self._loops, self._warned = Loops(), False
             elif isinstance(event, Loading):
                 self.terminal.notice(event.text)
             elif isinstance(event, Ready):
@@ -195,6 +200,15 @@ class Plain:
             elif isinstance(event, Ended) and event.kind == "speech" and self._stats and self._speech.pace is not None:
                 self.terminal.error(self.dot.join(speech(self._speech)))
                 self._speech = Speech()
+
+    def _watch(self, event: Text) -> None:
+        """Say once in a reply that it only repeats itself."""
+        if event.step is not None:
+            self._loops.see(event.step.tokens)
+        if self._loops.now and not self._warned:
+            self._warned = True
+            self.terminal.end_answer()
+            self.terminal.notice("The reply repeats itself: Ctrl-C stops it.")
 
     def _ready(self, ready: Ready) -> str:
         reason = f" ({ready.reason})" if ready.reason else ""

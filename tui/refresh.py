@@ -10,7 +10,7 @@ from mlxspec.tui.chat.tally import Tally
 from mlxspec.tui.screens.chat import ChatScreen
 from mlxspec.tui.widgets.origin_view import by_origin, tree_of
 from mlxspec.tui.widgets.transcript import Shown
-from mlxspec.tui.widgets.turns import ReplyTurn
+from mlxspec.tui.widgets.turns import NoteTurn, ReplyTurn
 
 SLOWER = 3  # the panel is drawn in every third round of drawing
 
@@ -47,6 +47,8 @@ class Refresh:
         self._counted: Counted | None = None
         self._times = 0
         self._notes: list[str] = []
+        self.refused = False  # the last note is why a message could not be sent
+        self._refusal: NoteTurn | None = None
 
     def note(self, text: str) -> None:
         """A line that is no message, below what was said so far."""
@@ -87,6 +89,9 @@ class Refresh:
         notes, self._notes = self._notes, []
         for note in notes:
             await self.screen.conversation.note(note)
+        if self.refused:
+            self.refused = False
+            await self._refuse()
         tally = self.tally
         fresh = self._counted.catch_up() if self._counted is not None else False
         self.screen.say_top(captions.top(self.talk, self.screen.size.width - 2))
@@ -95,6 +100,15 @@ class Refresh:
         self._times += 1
         if not self.talk.answering or (fresh and self._times % SLOWER == 0):
             self.draw_panel()
+
+    async def _refuse(self) -> None:
+        """The last note says why a message could not be sent, and takes the place of the one that said so before it."""
+        last = self.screen.conversation.last_note
+        if last is None:
+            return
+        if self._refusal is not None and self._refusal is not last and self._refusal.is_attached:
+            await self._refusal.remove()
+        self._refusal = last
 
     def draw_panel(self) -> None:
         """The panel, from the reply it shows."""

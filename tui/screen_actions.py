@@ -102,7 +102,7 @@ class ScreenActions(Actions):
         if name is not None:
             return super().help(name)
         commands = [(command.usage, command.help) for command in COMMANDS]
-        self.app.push_screen(HelpScreen(self.app.names, self.app.own_keys, commands, [f"config file: {config_file()}"]))
+        self.app.push_screen(HelpScreen(self.app.keys_by_place, self.app.own_keys, commands, [f"config file: {config_file()}"]))
 
     def export_session(self, name: str) -> None:
         """Write a saved conversation to a file in this folder."""

@@ -29,7 +29,7 @@ NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A line of the list. ``cut_off``: the process that wrote it did not end it."""
+    """A line of the list. ``cut_off``: the process that wrote it is gone and did not end it."""
 
     id: str
     title: str
@@ -39,6 +39,11 @@ class Summary:
     turns: int
     cut_off: bool = False
     damaged: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was said in it, as far as can be known."""
+        return self.turns > 0 or self.damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +112,28 @@ class Store:
     # ---- Reading -------------------------------------------------------------------------------------------------------------------------
 
     def summaries(self) -> list[Summary]:
-        """All sessions, the latest first. Reads only the end of each file."""
-        return [self._summary(name, path, changed) for changed, name, path in self._files()]
+        """All sessions in which something was said, the latest first. Reads only the end of each file."""
+        return [summary for changed, name, path in self._files() if (summary := self._summary(name, path, changed)).used]
 
     def latest(self) -> Summary | None:
-        """The session that was written last and is not open elsewhere."""
-        return next((self._summary(name, path, changed) for changed, name, path in self._files() if not locked(path)), None)
+        """The session that was written last, in which something was said, and which is not open elsewhere."""
+        free = (self._summary(name, path, changed) for changed, name, path in self._files() if not locked(path))
+        return next((summary for summary in free if summary.used), None)
 
     def cut_off(self, among: int = 20) -> Summary | None:
-        """The latest session whose process was killed, if it is one of the last few. Told once: from then on it counts as ended."""
+        """The latest session whose process was killed, if it is one of the last few. Told once: from then on it counts as ended.
+
+        One in which nothing was said is deleted, as its own process would have done.
+        """
         for changed, name, path in self._files()[:among]:
             summary = self._summary(name, path, changed)
             if summary.cut_off and not summary.damaged and not locked(path):
                 with suppress(MlxspecError):
                     self.open(name)[1].close()
-                    os.utime(path, (changed, changed))
-                return summary
+                    if summary.used:
+                        os.utime(path, (changed, changed))
+                if summary.used:
+                    return summary
         return None
 
     def read(self, word: str) -> tuple[Session, str | None]:
@@ -168,7 +179,9 @@ class Store:
                 lines = file.read().split(b"\n")
             records = [json.loads(line) for line in lines[1 if size > TAIL else 0 : -1] if line.startswith(b'{"is": "mark"') or line == lines[-2]]
             mark = next(record for record in reversed(records) if record.get("is") == "mark")
-            cut_off = records[-1].get("is") != "closed" or lines[-1] != b""
+            if not mark["turns"] and records[-1].get("is") not in ("mark", "closed"):
+                raise ValueError("something was said after the mark")
+            cut_off = (records[-1].get("is") != "closed" or lines[-1] != b"") and not locked(path)
             return Summary(name, one_line(str(mark["title"])), float(mark["created"]), changed, mark["model"], int(mark["turns"]), cut_off)
         except OSError:
             return Summary(name, "(unreadable)", changed, changed, None, 0, damaged=True)
@@ -179,7 +192,7 @@ class Store:
         except MlxspecError:
             return Summary(name, "(unreadable)", changed, changed, None, 0, damaged=True)
         title = session.name if fault is None else f"(damaged) {session.name}"
-        return Summary(name, title, session.created or changed, changed, session.model, len(session.turns), True, fault is not None)
+        return Summary(name, title, session.created or changed, changed, session.model, len(session.turns), not locked(path), fault is not None)
 
     def _files(self) -> list[tuple[float, str, Path]]:
         """Time of the last change, id and path of every session, the latest first."""

@@ -256,7 +256,7 @@ def test_a_line_cut_off_in_the_middle_is_dropped(store: Store, torn: bytes) -> N
 def test_a_session_that_is_open_is_not_offered(store: Store) -> None:
     log = store.create()
     log.user("hello")
-    assert store.summaries()[0].cut_off
+    assert not store.summaries()[0].cut_off, "its process goes on with it"
     assert store.cut_off() is None
     assert store.latest() is None
     log.close()
@@ -417,3 +417,30 @@ def test_a_session_from_which_all_was_taken_back_leaves_no_file(store: Store) ->
     log.cut(0)
     assert log.close()
     assert store.summaries() == []
+
+
+def test_a_session_in_which_nothing_was_said_is_neither_listed_nor_offered(store: Store) -> None:
+    """Not while it is open, and not when its process was killed: the next start then deletes its file."""
+    good = said(store, "hello", "there")
+    log = store.create(title="A name")
+    log.user("too long")
+    log.rewrite(Session(log.id, 0.0))
+    assert log.path.exists()
+    assert [row.id for row in store.summaries()] == [good]
+    log.close(mark=False)
+    os.utime(log.path, (4e9, 4e9))
+    assert [row.id for row in store.summaries()] == [good]
+    found = store.latest()
+    assert found is not None and found.id == good
+    assert store.cut_off() is None
+    assert not log.path.exists()
+
+
+def test_what_was_said_after_an_empty_mark_is_listed(store: Store) -> None:
+    log = store.create()
+    log.user("hello")
+    log.cut(0)
+    log.close(mark=False)
+    with log.path.open("a") as file:
+        file.write('{"is": "turn", "role": "user", "text": "again"}\n')
+    assert [(row.title, row.turns) for row in store.summaries()] == [("again", 1)]

@@ -72,6 +72,29 @@ def test_escape_keeps_the_text_and_c_goes_on_from_it(tmp_path: Path) -> None:
     run(test())
 
 
+def test_the_line_below_a_stopped_reply_is_gone_while_it_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path) as chat:
+            chat.engine.gate.close()
+            await chat.say("tell me", wait=False)
+            chat.engine.gate.let(3)
+            await until(chat.pilot, lambda: len(chat.talk.said[-1].pieces) == 3)
+            await chat.pilot.press("escape")
+            await chat.settled()
+            assert "stopped" in chat.shown and "tok/s ·" in chat.shown
+            await chat.pilot.press("tab", "c")
+            chat.engine.gate.let(2)
+            await until(chat.pilot, lambda: len(chat.talk.said[-1].pieces) == 5)
+            await chat.drawn()
+            turn = chat.app.screen_of_chat.conversation.last_reply
+            assert chat.talk.answering and turn is not None and turn.below == "" and "stopped" not in chat.shown
+            await chat.pilot.press("escape")
+            await chat.settled()
+            assert "stopped" in chat.shown
+
+    run(test())
+
+
 def test_ctrl_c_stops_first_and_quits_only_when_asked_twice(tmp_path: Path) -> None:
     async def test() -> None:
         async with chatting(tmp_path) as chat:
@@ -246,7 +269,7 @@ def test_a_new_chat_and_an_old_one(tmp_path: Path) -> None:
             await chat.say("first")
             await chat.pilot.press("ctrl+n")
             await chat.drawn()
-            assert chat.talk.said == [] and "Say something below" in chat.shown
+            assert chat.talk.said == [] and "Three things to try" in chat.shown
             await chat.say("second")
             await chat.pilot.press("ctrl+o")
             picker = chat.app.screen
@@ -480,5 +503,34 @@ def test_the_palette_holds_every_command(tmp_path: Path) -> None:
                 if command.title == "/search":
                     command.callback()
             assert chat.app.screen_of_chat.prompt.text == "/search "
+
+    run(test())
+
+
+def test_the_first_screen_says_what_to_try_and_what_the_panel_is_for(tmp_path: Path) -> None:
+    """Each of the three things works as it is said."""
+
+    async def test() -> None:
+        async with chatting(tmp_path) as chat:
+            assert chat.shown.count("F3") == 1 and "/compare" in chat.shown and "A drafter guesses" in chat.shown
+            await chat.pilot.press(*"Why?", "enter")
+            await chat.settled()
+            assert len(chat.talk.said) == 2 and "A drafter guesses" not in chat.shown and "tok/s" in chat.shown
+            await chat.pilot.press("f3")
+            await chat.drawn()
+            assert "~" in chat.shown
+            await chat.say("/compare")
+            await until(chat.pilot, lambda: "identical: yes" in chat.shown)
+
+    run(test())
+
+
+@pytest.mark.parametrize("size", [(30, 8), (50, 15), (80, 24)])
+def test_the_welcome_fits_or_can_be_scrolled(size: tuple[int, int], tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, size) as chat:
+            await chat.drawn()
+            welcome = chat.app.screen_of_chat.query_one("#welcome")
+            assert welcome.size.height >= welcome.get_content_height(welcome.size, welcome.size, welcome.size.width)
 
     run(test())

@@ -8,6 +8,8 @@ from textual import events
 from mlxspec.sessions.store import Store
 from mlxspec.tui.chat.captions import arrived
 from mlxspec.tui.chat.reports import Ready
+from mlxspec.tui.screens.picker import Picker
+from mlxspec.tui.widgets.turns import NoteTurn
 from tests.tui.chatting import chatting
 from tests.tui.pilot import run, until
 
@@ -223,5 +225,76 @@ def test_copying_takes_the_source(tmp_path: Path) -> None:
             await chat.drawn()
             assert copied == [chat.talk.said[-1].text] * 2 + ["x = 1\n"]
             assert "by a test" in chat.toasts
+
+    run(test())
+
+
+def test_a_prompt_that_cannot_be_sent_is_said_once_and_one_key_clears_it(tmp_path: Path) -> None:
+    """However often it is sent, changed or not; what comes after it is no part of it; undo brings it back."""
+
+    async def test() -> None:
+        async with chatting(tmp_path, said=["An answer"]) as chat:
+            prompt, text = chat.app.screen_of_chat.prompt, "word " * 4000
+            chat.engine.target.context_length = 50
+            chat.app.post_message(events.Paste(text))
+            await until(chat.pilot, lambda: prompt.text == text)
+            for more in ("", "", "x", " y"):
+                await chat.pilot.press(*more, "enter")
+                await chat.settled()
+                notes = list(chat.app.screen_of_chat.conversation.query(NoteTurn))
+                assert len(notes) == 1 and "at most 50" in str(notes[0].render())
+            pasted = prompt.text
+            assert pasted == text + "x y" and chat.talk.said == []
+            await chat.pilot.press("ctrl+c")
+            assert prompt.text == "" and chat.app.return_code is None
+            await chat.pilot.press("ctrl+z")
+            assert prompt.text == pasted
+            await chat.pilot.press("ctrl+c")
+            await chat.say("short")
+            assert [one.text for one in chat.talk.said] == ["short", "An answer"]
+            await chat.pilot.press("ctrl+c", "ctrl+c")
+            assert chat.app.return_code == 0
+
+    run(test())
+
+
+def test_ctrl_c_gives_up_an_edit(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, said=["one"]) as chat:
+            await chat.say("first")
+            await chat.pilot.press("tab", "e", "ctrl+c")
+            assert chat.app.live.editing is None and chat.app.screen_of_chat.prompt.text == ""
+            assert [one.text for one in chat.talk.said] == ["first", "one"] and chat.app.return_code is None
+
+    run(test())
+
+
+def test_what_is_refused_again_is_said_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path) as chat:
+            for _ in range(3):
+                chat.app.screen_of_chat.prompt.take()
+                await chat.say("/modle x")
+            assert chat.toasts.count("did you mean /model?") == 1
+
+    run(test())
+
+
+def test_a_chat_in_which_nothing_was_said_is_not_in_the_list(tmp_path: Path) -> None:
+    """Nor is the one that is open cut off."""
+
+    async def test() -> None:
+        async with chatting(tmp_path, said=["one"]) as chat:
+            await chat.say("kept")
+            await chat.pilot.press("ctrl+o")
+            await chat.drawn()
+            assert "kept" in chat.shown and "cut off" not in chat.shown
+            await chat.pilot.press("escape", "ctrl+n")
+            chat.engine.target.context_length = 3
+            await chat.say("much too long for this")
+            await chat.pilot.press("ctrl+o")
+            await chat.drawn()
+            picker = chat.app.screen
+            assert isinstance(picker, Picker) and [item.title for item in picker._items] == ["kept"]
 
     run(test())

@@ -344,3 +344,10 @@ def test_no_save_leaves_nothing_on_the_disk(start: Callable[..., Session], tmp_p
     assert session.end() == 0
     assert not (tmp_path / "data").exists()
     assert not (tmp_path / "state").exists()
+
+
+def test_a_reply_that_repeats_itself_is_said_once_with_the_key(lines: Lines) -> None:
+    lines.engine.script += ["round and round it goes, " * 60, "An answer."]
+    lines.run("sing", "more")
+    assert lines.err.getvalue().count("The reply repeats itself: Ctrl-C stops it.") == 1
+    assert lines.err.getvalue().count("repeats itself (") == 1, "and the figures of that reply alone are marked"

@@ -279,3 +279,27 @@ def test_links_are_not_opened_by_themselves() -> None:
     for widget in ReplyTurn(0, "[x](file:///etc/passwd)").compose():
         if isinstance(widget, Markdown):
             assert widget._open_links is False
+
+
+VERSE = "The fog comes\non **little** cat feet.\n\n- 12 High Street\n  Leeds\n\n> one\n> two\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 3, len(VERSE)])
+def test_line_breaks_of_a_reply_are_kept(pieces: int) -> None:
+    """In a paragraph, an item and a quotation; while the reply comes and when it has come."""
+
+    async def test() -> None:
+        turn = ReplyTurn(0, streaming=True)
+        async with staged(turn, (60, 20)) as (app, pilot):
+            for at in range(0, len(VERSE), len(VERSE) // pieces):
+                turn.feed(VERSE[at : at + len(VERSE) // pieces])
+                await turn.draw()
+            await pilot.pause()
+            for ended in (False, True):
+                lines = [line.strip(" •▌▎▏│") for line in screen_text(app).splitlines()]
+                for line in ("The fog comes", "on little cat feet.", "12 High Street", "Leeds", "one", "two"):
+                    assert line in lines, (ended, lines)
+                await turn.finish("")
+                await pilot.pause()
+
+    run(test())

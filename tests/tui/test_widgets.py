@@ -1,8 +1,11 @@
 """Prompt, panel, pickers and forms, each alone: every key, foreign text, and what they say to the app."""
 
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from textual import events
 from textual.document._document import Document
 from textual.document._wrapped_document import WrappedDocument
@@ -20,6 +23,8 @@ from mlxspec.tui.screens.options import OptionsScreen, read, written
 from mlxspec.tui.screens.picker import Choice, Item, Picker
 from mlxspec.tui.widgets.panel import RoundStrip, SpeculationPanel
 from mlxspec.tui.widgets.prompt import Prompt
+from mlxspec.tui.widgets.turns import Turn
+from tests.tui.chatting import chatting
 from tests.tui.pilot import run, screen_text, staged, until
 from tests.tui.test_tally import rounds
 
@@ -306,14 +311,39 @@ def test_values_as_typed(name: str, text: str, value: Any) -> None:
     assert read(name, written(value)) == value
 
 
+def written_out(screen: HelpScreen) -> str:
+    """All of the help, what cannot be seen without scrolling as well."""
+    file = io.StringIO()
+    Console(width=100, file=file).print(screen._text())
+    return file.getvalue()
+
+
 def test_help_lists_keys_and_commands() -> None:
     async def test() -> None:
-        screen = HelpScreen(bindings_of(Prompt), {"send": "ctrl+s"}, [("/model [NAME]", "another model")], [EVIL])
+        screen = HelpScreen({"here": bindings_of(Prompt)}, {"send": "ctrl+s"}, [("/model [NAME]", "another model")], [EVIL])
         async with staged(screen, (100, 60)) as (app, pilot):
-            shown = screen_text(app)
-            assert "ctrl+s" in shown and "/model [NAME]" in shown and "newline" in shown
+            assert "ctrl+s" in screen_text(app)
+            text = written_out(screen)
+            assert "/model [NAME]" in text and "newline" in text and "[bold]x[/bold] [red" in text and "\x1b" not in text
             await pilot.press("f1")
             assert app.screen is not screen
+
+    run(test())
+
+
+def test_help_says_what_keys_do_before_it_names_them() -> None:
+    """The name of a binding is for the config file, and stands behind all that is for reading."""
+
+    async def test() -> None:
+        screen = HelpScreen({"here": bindings_of(Prompt, Turn)}, {}, [("/model [NAME]", "another model")], [])
+        async with staged(screen, (100, 40)):
+            before, named, _ = written_out(screen).partition("turn_regenerate")
+            assert named and "[keys]" in before and "another model" in before
+            for name, binding in bindings_of(Prompt, Turn).items():
+                assert binding.tooltip and binding.tooltip in before.replace("\n", " "), name
+                assert name not in before.partition("[keys]")[0].split() or name in binding.tooltip or name in binding.key or name == "send"
+            for word in ("round", "draft", "accepted", "p", "q"):
+                assert any(line.split()[0] == word for line in before.splitlines() if line.strip()), word
 
     run(test())
 
@@ -363,5 +393,101 @@ def test_leaving_early_is_said() -> None:
         async with staged(CompareScreen("why")) as (app, pilot):
             await pilot.press("escape")
             await until(pilot, lambda: len(app.of(CompareScreen.Left)) == 1)
+
+    run(test())
+
+
+# ---- Keys at the bottom ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 72, 80, 200])
+def test_no_key_is_cut_and_the_help_is_always_there(width: int, tmp_path: Path) -> None:
+    """Also after the terminal was made narrower."""
+
+    async def test() -> None:
+        async with chatting(tmp_path, (200, 24)) as chat:
+            whole = chat.shown.splitlines()[-1].split("  ")
+            await chat.pilot.resize_terminal(width, 24)
+            await chat.drawn()
+            keys = [key.strip() for key in chat.shown.splitlines()[-1].split("  ")]
+            known = [key.strip() for key in whole]
+            assert keys[-1] == "f1 help" and set(keys) <= set(known)
+            assert (keys == known) == (width >= 80)
+
+    run(test())
+
+
+def test_lines_of_text_have_a_width_that_can_be_read(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, (240, 40), said=["- some words that go on " * 40]) as chat:
+            await chat.say("a question that goes on and on " * 20)
+            chat.app.action_panel()
+            for _ in range(2):
+                await chat.drawn()
+                lines = [line for line in chat.shown.splitlines() if "go on" in line or "goes on" in line]
+                assert len(lines) > 10 and max(len(line.strip(" •")) for line in lines) <= 100
+                await chat.pilot.press("f6")
+
+    run(test())
+
+
+# ---- What covers nothing -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(120, 40), (50, 15)])
+def test_a_line_that_goes_away_by_itself_covers_no_text(size: tuple[int, int], tmp_path: Path) -> None:
+    """The last lines stay where they are."""
+
+    async def test() -> None:
+        async with chatting(tmp_path, size, said=["The last words."]) as chat:
+            await chat.say("hello")
+            before = chat.shown.splitlines()
+            chat.app.toast("first notice")
+            chat.app.toast("second notice", error=True)
+            await until(chat.pilot, lambda: "second notice" in chat.shown)
+            after = chat.shown.splitlines()
+            assert "first notice" in after[0] and len(after) == len(before)
+            assert after[-8:] == before[-8:]
+            chat.app.clear_notifications()
+            await until(chat.pilot, lambda: chat.shown.splitlines() == before)
+
+    run(test())
+
+
+@pytest.mark.parametrize("key", ["f1", "f4", "f5", "ctrl+o", "ctrl+r"])
+@pytest.mark.parametrize("environ", [{}, {"NO_COLOR": "1"}])
+def test_a_dialog_shows_nothing_of_the_page_behind_it(key: str, environ: dict[str, str], tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, (110, 30), said=["behind " * 300], environ=environ) as chat:
+            await chat.say("behind")
+            await chat.pilot.press(key)
+            await chat.drawn()
+            beside = [line.partition(edge)[0] for line in chat.shown.splitlines() for edge in "╭│╰" if edge in line]
+            assert len(beside) > 20 and not "".join(beside).strip()
+
+    run(test())
+
+
+def test_nor_does_the_palette(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with chatting(tmp_path, (110, 30), said=["behind " * 300]) as chat:
+            await chat.say("behind")
+            await chat.pilot.press("ctrl+p")
+            await until(chat.pilot, lambda: "/baseline" in chat.shown)
+            assert "behind" not in chat.shown
+
+    run(test())
+
+
+def test_the_form_says_what_counts_where_nothing_is_set() -> None:
+    """The model's own values, those of the program, and words where none is a value; also where something is set."""
+
+    async def test() -> None:
+        screen = OptionsScreen({"temperature": 0.2}, {"temperature": 0.6}, refuse)
+        async with staged(screen):
+            shown = "\n".join(str(line.render()) for line in screen.query(".help").results(Static))
+            for line in ("default: 0.6 (the model's own)", "default: 512", "default: auto", "default: none", "default: coupled"):
+                assert line in shown
+            assert all(field.placeholder not in ("", "–") for field in screen.query(Input))
 
     run(test())

@@ -17,6 +17,7 @@ from mlxspec.sessions.export import as_markdown, export
 from mlxspec.sessions.store import Session
 from mlxspec.settings.options import Options, names
 from mlxspec.settings.values import read_value
+from mlxspec.tui.chat import captions
 from mlxspec.tui.chat.commands import OFF, ON, help_lines, help_of
 from mlxspec.tui.chat.conversation import Conversation
 from mlxspec.tui.chat.markdown import code_blocks
@@ -143,7 +144,9 @@ class Actions:
             self.face.say("There is no reply yet.")
             return
         lines = [stats_line(talk.done, self.face.dot), details(talk.done, self.face.dot)]
-        if talk.baseline is not None:
+        if talk.last_reply is not None and talk.last_reply.about.get("repeated"):
+            lines.append(f"the reply {captions.loop(talk.last_reply.about)}, so its speed-up says nothing")
+        elif talk.baseline is not None:
             speed, plain = talk.done.stats["tokens_per_second"], talk.baseline.tokens_per_second
             lines.append(f"{speed / plain:.2f}× plain decoding as measured on this machine ({plain:.1f} tok/s at {talk.baseline.context} tokens)")
         if talk.speculation is not None:

@@ -1,5 +1,6 @@
 """The sentences of the screen, from the state of the conversation: the line on top, the status, what stands below a reply. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from mlxspec.tui.chat.conversation import Conversation
@@ -10,8 +11,13 @@ from mlxspec.tui.chat.tally import Tally, bar
 ENDS = {"length": "cut at the limit", "interrupted": "stopped", "stop_string": "ended at a stop string", None: "cut off"}
 AHEAD = 5.0  # seconds of sound that fill the gauge: a player keeps about that
 WELCOME = """\
-Say something below; enter sends, ctrl+j makes a new line. You can type while the model loads.
-F1 help · F2 what drafting gains · F3 the reply by origin · F4 model and drafter · ctrl+o saved chats · ctrl+p everything"""
+Three things to try:
+
+1  Ask something: Why is the sky blue? Enter sends it.
+2  Press F3 after the reply: which words were guessed ahead?
+3  Type /compare: the same reply with and without guesses, timed.
+
+F1 help · F4 model · ctrl+o saved chats · ctrl+p everything"""
 
 
 def top(talk: Conversation, width: int) -> str:
@@ -53,6 +59,8 @@ def status(talk: Conversation, tally: Tally, behind: bool, editing: int | None, 
         if not tally.tokens:
             return "waiting for the engine …   esc gives up" + below
         speed = f"{now:.1f} tok/s" if (now := tally.recent()) is not None else ""
+        if tally.loops.now:
+            return f"the reply repeats itself: esc stops it   {tally.tokens} tokens" + below
         return f"answering  {tally.tokens} tokens  {speed}   esc stops" + below
     if editing is not None:
         return f"editing message {editing + 1}: enter sends it, esc gives up" + below
@@ -116,6 +124,11 @@ def arrived(ready: Ready) -> str:
     return f"{ready.model} with {ready.drafter}, in {ready.seconds:.1f} s{memory}"
 
 
+def loop(about: Mapping[str, Any]) -> str:
+    """How much of a reply (its ``about``) is a loop."""
+    return f"repeats itself ({about['repeated']} tokens)"
+
+
 def about(said: ChatMessage) -> str:
     """Below a reply: what it cost and gained, and how it ended."""
     stats: dict[str, Any] = said.about.get("stats") or {}
@@ -126,6 +139,8 @@ def about(said: ChatMessage) -> str:
         parts.append(f"{speed:.1f} tok/s")
     if stats.get("drafted"):
         parts += [f"{stats['tokens_per_round']:.2f} tok/round", f"accepted {stats['accepted']}/{stats['drafted']}"]
+    if said.about.get("repeated"):
+        parts.append(loop(said.about))
     if said.finish in ENDS and (said.text or said.finish is not None):
         parts.append(ENDS[said.finish] + (" (c goes on)" if said.stopped else ""))
     if said.about.get("model"):

@@ -14,6 +14,7 @@ from mlxspec.errors import UsageError
 from mlxspec.sessions.store import Session, Store
 from mlxspec.tui.chat.autosave import Autosave
 from mlxspec.tui.chat.jobs import FIRST, TALK
+from mlxspec.tui.chat.loops import repeated
 from mlxspec.tui.chat.message import Asleep, Awakener, ChatMessage, restored
 from mlxspec.tui.chat.reading_aloud import ReadingAloud
 from mlxspec.tui.chat.reports import Baseline, Begun, Chances, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
@@ -147,7 +148,7 @@ class Conversation:
             raise UsageError("There is no reply to go on with: send a message.")
         self._begin()
         last = self.said[-1]
-        self.said[-1] = replace(last, finish=None, pieces=list(last.pieces), chances=dict(last.chances))
+        self.said[-1] = replace(last, finish=None, about={}, pieces=list(last.pieces), chances=dict(last.chances))
         self._ask(proceed=True)
 
     def edit(self, at: int, text: str) -> None:
@@ -341,6 +342,8 @@ class Conversation:
         last = self.said[-1]
         last.finish, self.done = done.finish_reason, done
         last.about = {"model": done.model, "drafter": done.drafter, "accept": done.accept, "seed": done.seed, "stats": done.stats}
+        if again := repeated(piece.step.tokens for piece in last.pieces if piece.step is not None):
+            last.about["repeated"] = again
         self._keeper.record.end(done.finish_reason, last.about)
 
     def _ended(self) -> None:

@@ -1,6 +1,7 @@
 """What the Markdown of a reply holds: the code in it, and what of it is said aloud. Knows no widget."""
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 
 from mlxspec.tui.chat.unfinished import UnfinishedReply
 
@@ -10,6 +11,20 @@ SAID = {"text": None, "code_inline": None, "softbreak": " ", "hardbreak": "\n"} 
 def parser() -> MarkdownIt:
     """A parser that keeps ``<…>`` as text."""
     return MarkdownIt("gfm-like", {"html": False})
+
+
+def chat_parser() -> MarkdownIt:
+    """The parser of the view. A line break in a chat is meant: poems and addresses have no blanks at the ends of their lines."""
+    found = parser()
+    found.core.ruler.push("line_breaks", _kept_breaks)
+    return found
+
+
+def _kept_breaks(state: StateCore) -> None:
+    for block in state.tokens:
+        for part in block.children or ():
+            if part.type == "softbreak":
+                part.type = "hardbreak"
 
 
 def code_blocks(source: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlxspec.core.events import ChatEvent, Done, Pace, Text
+from mlxspec.tui.chat.loops import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,13 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """One line: identical, and if not, where."""
+        """One line: identical, and if not, where; and whether the speed-up is that of a loop."""
+        again = max(repeated([self.plain.tokens]), repeated([self.speculative.tokens]))
+        return self.difference + (f" · the reply repeats itself ({again} tokens), so the speed-up says nothing" if again else "")
+
+    @property
+    def difference(self) -> str:
+        """Identical, and if not, where."""
         if self.identical is None:
             return f"identical: not promised under {self.speculative.accept}"
         if self.identical:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from mlxspec import Step
+from mlxspec.tui.chat.loops import Loops
 
 PARTS = ("draft", "verify", "other")
 BARS = "▁▂▃▄▅▆▇█"
@@ -35,10 +36,12 @@ class Tally:
     by_depth: list[list[int]] = field(default_factory=list)
     steps: deque[Step] = field(default_factory=deque)
     dropped: int = 0  # rounds before the first of ``steps``
+    loops: Loops = field(default_factory=Loops)
 
     def add(self, step: Step) -> None:
         """Count a round. The first step of a reply is none: prefill gave its token."""
         self.tokens += len(step.tokens)
+        self.loops.see(step.tokens)
         if step.proposal is None:
             return
         self.steps.append(step)

@@ -7,10 +7,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer
+from textual.widgets import ContentSwitcher
 
 from mlxspec.display import clean
 from mlxspec.tui.chat.reading_aloud import Hearing
+from mlxspec.tui.widgets.key_bar import KeyBar
 from mlxspec.tui.widgets.panel import SpeculationPanel, SpeechPanel
 from mlxspec.tui.widgets.plain_text import Line
 from mlxspec.tui.widgets.prompt import Prompt
@@ -37,19 +38,21 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny-width"), (LEAST[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - as Screen has it
     VERTICAL_BREAKPOINTS = [(0, "-tiny-height"), (LEAST[1], "-short"), (15, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.stop", "stop", id="stop"),
-        Binding("ctrl+n", "app.new", "new chat", show=False, priority=True, id="new"),
-        Binding("ctrl+o", "app.sessions", "sessions", show=False, priority=True, id="sessions"),
-        Binding("ctrl+r", "app.history", "search earlier prompts", show=False, priority=True, id="history"),
-        Binding("ctrl+g", "app.editor", "write in $EDITOR", show=False, priority=True, id="editor"),
-        Binding("ctrl+y", "app.copy", "copy last reply", show=False, priority=True, id="copy"),
-        Binding("f2", "app.panel", "panel", id="panel"),
-        Binding("f3", "app.view('origin')", "origin", id="origin"),
-        Binding("f4", "app.models", "model", id="models"),
-        Binding("f5", "app.options", "params", id="options"),
-        Binding("f6", "app.view('raw')", "raw", show=False, priority=True, id="raw"),
-        Binding("f7", "app.rounds", "rounds", show=False, priority=True, id="rounds"),
-        Binding("ctrl+end", "app.follow", "to the end", show=False, priority=True, id="follow"),
+        Binding("escape", "app.stop", "stop", id="stop", tooltip="stop the reply and keep its text; be silent; give up an edit"),
+        Binding("ctrl+n", "app.new", "new chat", show=False, priority=True, id="new", tooltip="begin a new chat; the old one stays saved"),
+        Binding("ctrl+o", "app.sessions", "sessions", show=False, priority=True, id="sessions", tooltip="open, delete or export a saved chat"),
+        Binding(
+            "ctrl+r", "app.history", "search earlier prompts", show=False, priority=True, id="history", tooltip="search in what you typed before"
+        ),
+        Binding("ctrl+g", "app.editor", "write in $EDITOR", show=False, priority=True, id="editor", tooltip="write in $EDITOR"),
+        Binding("ctrl+y", "app.copy", "copy last reply", show=False, priority=True, id="copy", tooltip="copy the last reply"),
+        Binding("f2", "app.panel", "panel", id="panel", tooltip="show or hide what drafting gains"),
+        Binding("f3", "app.view('origin')", "origin", id="origin", tooltip="show which words of a reply were guessed ahead, and back"),
+        Binding("f4", "app.models", "model", id="models", tooltip="choose a model or a drafter"),
+        Binding("f5", "app.options", "params", id="options", tooltip="change temperature, length and the like"),
+        Binding("f6", "app.view('raw')", "raw", show=False, priority=True, id="raw", tooltip="show a reply as the model wrote it, and back"),
+        Binding("f7", "app.rounds", "rounds", show=False, priority=True, id="rounds", tooltip="look at the rounds of a reply"),
+        Binding("ctrl+end", "app.follow", "to the end", show=False, priority=True, id="follow", tooltip="scroll to the end and follow it"),
     ]
 
     class Built(Message):
@@ -67,7 +70,7 @@ class ChatScreen(Screen[None]):
                 with ContentSwitcher(initial="speculation", id="side"):
                     yield SpeculationPanel(id="speculation")
                     yield SpeechPanel(id="speech")
-            yield Footer(show_command_palette=False)
+            yield KeyBar(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.prompt.focus()

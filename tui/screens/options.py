@@ -22,6 +22,7 @@ LEFT_OUT = ("require_spec", "strict")  # exit codes, which a chat has none of
 FIRST = ("temperature", "max_tokens", "top_p", "top_k", "min_p", "seed", "system_prompt", "stop")
 ALL = {field.name: field for field in fields(Options) if field.metadata["when"] == "reply" and field.name not in LEFT_OUT}
 FIELDS = {name: ALL[name] for name in (*FIRST, *ALL)}
+WITHOUT = {"seed": "a fresh one", "draft_tokens": "auto", "draft_width": "the drafter's own", "draft_rows": "the drafter's own"}  # else none
 
 
 def written(value: Any) -> str:
@@ -33,6 +34,11 @@ def written(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps({str(key): inner for key, inner in value.items()})
     return str(value)
+
+
+def in_force(name: str, defaults: Mapping[str, Any]) -> str:
+    """What counts where an option is not set."""
+    return written(defaults.get(name, FIELDS[name].default)) or WITHOUT.get(name, "none")
 
 
 def read(name: str, text: str) -> Any:
@@ -73,13 +79,14 @@ class OptionsScreen(ModalScreen[None]):
             yield Static(Content("parameters of the next reply"), classes="title")
             with VerticalScroll(can_focus=False):
                 for name, field in FIELDS.items():
-                    default = self._defaults.get(name, field.default)
+                    default = in_force(name, self._defaults)
                     with Horizontal(classes="option"):
                         yield Label(Content(name.replace("_", " ")))
-                        yield Input(written(self._chosen.get(name)), placeholder=written(default) or "–", id=name)
+                        yield Input(written(self._chosen.get(name)), placeholder=default, id=name)
                     choices = field.metadata["choices"]
                     help = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "")
-                    yield Static(Content(help), classes="help")
+                    own = " (the model's own)" if name in self._defaults else ""
+                    yield Static(Content(help if "default" in help else f"default: {default}{own} · {help}"), classes="help")
             yield Static("", id="refused", markup=False)
             yield Static(Content("⏎ set (empty: the default)  ↑↓ move  esc close"), classes="hint")
 

@@ -23,6 +23,14 @@ from mlxspec.tui.chat.tally import PARTS, Tally, bar, cell
 from mlxspec.tui.widgets.plain_text import Line
 
 WIDTH = 34  # columns of text
+BEFORE = """\
+A drafter guesses some words ahead.
+The model checks them all at once
+and keeps what it would say too.
+
+With a reply you see here how much
+faster that makes it. F1 explains
+the numbers."""
 SHADES = {"draft": "░", "verify": "█", "other": "▒"}
 
 
@@ -31,11 +39,11 @@ class RoundStrip(Widget, can_focus=True):
 
     HELP = "Rounds of the reply. `left` and `right` select one, which shows its tree below; `escape` lets it go."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "round before", id="round_before"),
-        Binding("right", "move(1)", "round after", id="round_after"),
-        Binding("home", "end(0)", "first", show=False, id="round_first"),
-        Binding("end", "end(1)", "last", show=False, id="round_last"),
-        Binding("escape,tab", "leave", "prompt", id="round_leave"),
+        Binding("left", "move(-1)", "round before", id="round_before", tooltip="select the round before"),
+        Binding("right", "move(1)", "round after", id="round_after", tooltip="select the round after"),
+        Binding("home", "end(0)", "first", show=False, id="round_first", tooltip="select the first round"),
+        Binding("end", "end(1)", "last", show=False, id="round_last", tooltip="select the last round"),
+        Binding("escape,tab", "leave", "prompt", id="round_leave", tooltip="back to the prompt"),
     ]
     selected: reactive[int | None] = reactive(None)
     cells: reactive[str] = reactive("")
@@ -127,10 +135,15 @@ class SpeculationPanel(VerticalScroll, can_focus=False):
 def speed_lines(tally: Tally, baseline: Baseline | None, final: float | None) -> list[str]:
     """Tokens a second, against plain decoding, a round, and what was accepted of what was drafted."""
     speed = final or tally.tokens_per_second
+    if not tally.tokens:
+        return BEFORE.split("\n")
     if speed is None:
-        return ["no rounds yet"]
+        return ["one token so far: no speed yet"]
     lines = [f"{speed:.1f} tok/s" + (f"   now {now:.1f}" if final is None and (now := tally.recent()) is not None else "")]
-    if baseline is not None and baseline.tokens_per_second > 0:
+    if tally.loops.repeated:  # whatever is said once more is drafted well
+        lines.append(f"repeats itself: {tally.loops.repeated} of {tally.tokens} tokens,")
+        lines.append("so the speed-up says nothing")
+    elif baseline is not None and baseline.tokens_per_second > 0:
         lines.append(f"{speed / baseline.tokens_per_second:.2f}× plain ({baseline.tokens_per_second:.1f} tok/s, as")
         lines.append(f"measured on this machine, ctx {baseline.context})")
     else:

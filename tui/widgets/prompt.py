@@ -10,6 +10,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
+from mlxspec.tui.widgets.graphemes import after, before
+
 LARGE = 2000  # characters from which a paste is worth a word
 
 
@@ -18,12 +20,19 @@ class Prompt(TextArea):
 
     HELP = "Type a message. `/` at the start makes it a command, as `/help`."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", id="send"),
-        Binding("ctrl+j,shift+enter", "newline", "newline", id="newline"),
-        Binding("tab", "select_turns", "messages", show=False, id="select_turns"),
-        Binding("ctrl+d", "delete_or_quit", "quit where the prompt is empty", show=False, id="delete_or_quit"),
-        Binding("ctrl+up", "older", "earlier prompt", show=False, id="older"),
-        Binding("ctrl+down", "newer", "later prompt", show=False, id="newer"),
+        Binding("enter", "send", "send", id="send", tooltip="send the message, or run the command"),
+        Binding("ctrl+j,shift+enter", "newline", "newline", id="newline", tooltip="begin a new line"),
+        Binding("tab", "select_turns", "messages", show=False, id="select_turns", tooltip="go to the messages"),
+        Binding(
+            "ctrl+d",
+            "delete_or_quit",
+            "quit where the prompt is empty",
+            show=False,
+            id="delete_or_quit",
+            tooltip="delete the next character; quit where nothing is typed",
+        ),
+        Binding("ctrl+up", "older", "earlier prompt", show=False, id="older", tooltip="take what you typed before"),
+        Binding("ctrl+down", "newer", "later prompt", show=False, id="newer", tooltip="and back again"),
     ]
 
     @dataclass
@@ -96,6 +105,16 @@ class Prompt(TextArea):
             self.post_message(self.Left())
         else:
             super().action_cursor_up(select)
+
+    def get_cursor_left_location(self) -> tuple[int, int]:
+        """A step is a character as it is seen, for moving and for deleting."""
+        row, column = self.cursor_location
+        return (row, before(self.document.get_line(row), column)) if column else super().get_cursor_left_location()
+
+    def get_cursor_right_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        return (row, after(line, column)) if column < len(line) else super().get_cursor_right_location()
 
     def action_delete_or_quit(self) -> None:
         if self.text:

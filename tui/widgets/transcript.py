@@ -54,6 +54,11 @@ class Transcript(VerticalScroll, can_focus=False):
         return replies[-1] if replies else None
 
     @property
+    def last_note(self) -> NoteTurn | None:
+        notes = list(self.query_children(NoteTurn))
+        return notes[-1] if notes else None
+
+    @property
     def behind(self) -> bool:
         """Whether there is text below what can be seen."""
         return 0 < self.max_scroll_y > self.scroll_y + 1

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import Markdown, Static
 
 from mlxspec.display import Cleaner, clean
-from mlxspec.tui.chat.markdown import parser
+from mlxspec.tui.chat.markdown import chat_parser
 from mlxspec.tui.chat.unfinished import UnfinishedReply
 from mlxspec.tui.widgets.plain_text import OpenFence
 
@@ -28,19 +28,19 @@ class Turn(Vertical, can_focus=True):
     BLANK: ClassVar[bool] = True  # its children paint all there is
     HELP = "A message. `y` copies its source, `s` says it aloud, `enter` unfolds thinking, `escape` goes back to the prompt."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "want('above')", "above", show=False, id="turn_above"),
-        Binding("down,j", "want('below')", "below", show=False, id="turn_below"),
-        Binding("escape,tab", "want('prompt')", "prompt", id="turn_leave"),
-        Binding("y", "want('copy')", "copy", id="turn_copy"),
-        Binding("b", "want('copy_code')", "copy code", show=False, id="turn_copy_code"),
-        Binding("e", "want('edit')", "edit", id="turn_edit"),
-        Binding("r", "want('regenerate')", "again", id="turn_regenerate"),
-        Binding("c", "want('continue')", "continue", id="turn_continue"),
-        Binding("s", "want('speak')", "speak", id="turn_speak"),
-        Binding("d", "want('delete')", "delete", id="turn_delete"),
-        Binding("enter", "want('unfold')", "unfold", show=False, id="turn_unfold"),
-        Binding("left", "want('round_before')", "round before", show=False, id="turn_round_before"),
-        Binding("right", "want('round_after')", "round after", show=False, id="turn_round_after"),
+        Binding("up,k", "want('above')", "above", show=False, id="turn_above", tooltip="to the message above"),
+        Binding("down,j", "want('below')", "below", show=False, id="turn_below", tooltip="to the message below"),
+        Binding("escape,tab", "want('prompt')", "prompt", id="turn_leave", tooltip="back to the prompt"),
+        Binding("y", "want('copy')", "copy", id="turn_copy", tooltip="copy it as the model wrote it"),
+        Binding("b", "want('copy_code')", "copy code", show=False, id="turn_copy_code", tooltip="copy its last code"),
+        Binding("e", "want('edit')", "edit", id="turn_edit", tooltip="change your message and have it answered again"),
+        Binding("r", "want('regenerate')", "again", id="turn_regenerate", tooltip="have it answered again"),
+        Binding("c", "want('continue')", "continue", id="turn_continue", tooltip="go on with a reply that was stopped"),
+        Binding("s", "want('speak')", "speak", id="turn_speak", tooltip="say it aloud"),
+        Binding("d", "want('delete')", "delete", id="turn_delete", tooltip="delete it and what comes after it"),
+        Binding("enter", "want('unfold')", "unfold", show=False, id="turn_unfold", tooltip="show or hide the thinking"),
+        Binding("left", "want('round_before')", "round before", show=False, id="turn_round_before", tooltip="look at the round before"),
+        Binding("right", "want('round_after')", "round after", show=False, id="turn_round_after", tooltip="look at the round after"),
     ]
 
     @dataclass
@@ -111,7 +111,7 @@ class ReplyTurn(Turn):
     def compose(self) -> ComposeResult:
         yield Static(Content(self._who), classes="who")
         yield Static("", classes="thinking", markup=False)
-        yield Body(parser_factory=parser, open_links=False)
+        yield Body(parser_factory=chat_parser, open_links=False)
         yield OpenFence()
         yield Static("", classes="plain", markup=False)
         yield Static("", classes="about", markup=False)
