@@ -4,7 +4,9 @@ Growing caches (plain and quantised) are mlx-lm's own. Its rotating cache overwr
 stands in for it: the same window, in order of position, with spare rows behind it.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import mlx.core as mx
@@ -181,6 +183,24 @@ def make_cache(model: Any, max_kv_size: int | None = None, kv_bits: int | None =
     if any(isinstance(part, StateCache) for layer in cache for part in parts(layer)):
         record_mixers(model)
     return cache
+
+
+def copied(cache: Sequence[Cache]) -> list[Cache]:
+    """Caches that hold the same and go their own way."""
+    copies = []
+    for layer in cache:
+        if isinstance(layer, mlx_cache.CacheList):
+            copies.append(mlx_cache.CacheList(*copied(layer.caches)))
+            continue
+        copies.append(other := copy(layer))
+        for name, value in vars(layer).items():
+            vars(other)[name] = deque(value, value.maxlen) if isinstance(value, deque) else tree_map(_own, value)
+    return copies
+
+
+def _own(value: Any) -> Any:
+    """The same numbers under another name: writing to one does not change the other."""
+    return mx.array(value) if isinstance(value, mx.array) else value
 
 
 def keep_rows(cache: Sequence[Cache], rows: int, kept: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxspec.core.cache import Cache, keep_rows, restore, states
+from mlxspec.core.cache import Cache, copied, keep_rows, restore, states
 from mlxspec.core.events import Prefill
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context
@@ -50,6 +50,12 @@ class TokenSequence:
         self._run: tuple[int, ...] = ()  # the tokens of the last run
         self._open = False  # rows were run and not yet kept or dropped: what the cache holds is not known
         self._anchor: Anchor | None = None
+
+    def fork(self) -> "TokenSequence":
+        """Another text that begins as this one. Neither sees what the other reads from here on."""
+        other = TokenSequence(self.target)
+        other.cache, other.tokens, other._open, other._anchor = copied(self.cache), list(self.tokens), self._open, self._anchor
+        return other
 
     def read(
         self, prompt: Sequence[int], taps: Sequence[str] = (), cancel: Event | None = None, known: int = 0

@@ -69,7 +69,10 @@ class TrainingText:
         if self.bounds[-1] < LEAST:
             raise UsageError(f"The training text has {self.bounds[-1]} tokens of answers, too few to learn from: give at least {LEAST}.")
         if not any(one.held_out for one in self.answers) or all(one.held_out for one in self.answers):
-            self.answers = [Answer(one.record, one.start, i == len(self.answers) - 1) for i, one in enumerate(self.answers)]
+            prompts = [one.record.tokens[: one.record.prompt] for one in self.answers]
+            last = [prompt == prompts[-1] for prompt in prompts]  # no prompt stands in both parts, unless there is but one
+            last = [False] * (len(last) - 1) + [True] if all(last) else last
+            self.answers = [Answer(one.record, one.start, held) for one, held in zip(self.answers, last, strict=True)]
         self.tokens = np.concatenate(tokens)
         self.ids, self.logprobs = np.concatenate(ids), np.concatenate(logprobs)
         self.digest = digest.hexdigest()

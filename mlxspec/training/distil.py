@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from typing import Any
 import mlx.nn as nn
 import numpy as np
 
+from mlxspec.core.target import Target
 from mlxspec.errors import ModelError
 from mlxspec.paths import cache_dir, private
-from mlxspec.training.batch import BatchWriter, Job, Written
 from mlxspec.training.openers import opener, passage_request, with_passages
+from mlxspec.training.writer import Job, Writer, Written
 
 SENTINEL = "\u2402request\u2403"
 WARM = (0.6, 0.8, 0.8, 1.0)  # temperatures of the answers that are not greedy
@@ -113,7 +114,7 @@ class TextWriter:
     """Lets a model write shards of text until there is enough."""
 
     def __init__(self, model: nn.Module, tokenizer: Any, store: TextStore, *, seed: int = 0, batch: int = 64) -> None:
-        self.model = model
+        self.target = Target(model)
         self.tokenizer = tokenizer
         self.store = store
         self.vocab_size = 1 + max(tokenizer.get_vocab().values())
@@ -141,19 +142,17 @@ class TextWriter:
             say(f"{self.tokens} of {goal} tokens of answers, {pace:.0f}/s kept, {self.speed:.0f}/s written, {left:.0f} min left")
 
     def pace(self) -> float:
-        """Tokens a second of a full batch, measured on one step."""
-        writer = BatchWriter(self.model, (), self.batch, 0, self.vocab_size)
-        times = [time.perf_counter()]
-        for _ in writer.run([Job([0] * 9, (1.0,), 3, features=False)] * self.batch, lambda _: ()):
-            times.append(time.perf_counter())
-        return self.batch / (times[-1] - times[-2])
+        """Tokens a second of a full batch, measured on one round."""
+        writer = Writer(self.target, (), self.batch, 0, self.vocab_size)
+        times = [time.perf_counter() for _ in writer.run([Job([0] * 9, (1.0,), 3)] * self.batch, lambda _: ())]
+        return self.batch / (times[-1] - times[-1 - self.batch])
 
     def shard(self, number: int) -> list[Record]:
         """Write and store one shard."""
         rng = random.Random(f"{self.seed} {number}")
         long = number % LONG_EVERY == LONG_EVERY - 1
         batch = max(2, self.batch // 2) if long else self.batch
-        writer = BatchWriter(self.model, self.tokenizer.eos_token_ids, batch, rng.getrandbits(32), self.vocab_size, self.prefix)
+        writer = Writer(self.target, self.tokenizer.eos_token_ids, batch, rng.getrandbits(32), self.vocab_size, self.prefix)
         started, count = time.perf_counter(), 0
         finished: list[Written] = []
         asked: set[str] = set()
@@ -234,15 +233,6 @@ def loop_cut(tokens: Sequence[int], kept: int = LOOP) -> int:
         if run >= kept:
             return end
     return len(tokens)
-
-
-def distinct_share(texts: Iterator[Sequence[int]] | Sequence[Sequence[int]]) -> float:
-    """The share of 4-grams that stand once in their text."""
-    distinct = total = 0
-    for tokens in texts:
-        grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
-        distinct, total = distinct + len(set(grams)), total + len(grams)
-    return distinct / max(1, total)
 
 
 def fingerprint(tokens: Sequence[int]) -> str:

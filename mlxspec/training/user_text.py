@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 
+from mlxspec.core.target import Request, Target
 from mlxspec.errors import UsageError
 from mlxspec.loading.load import Loaded
-from mlxspec.training.batch import BatchWriter, Job, LastHidden, Written, likeliest
 from mlxspec.training.distil import WARM, TextStore, collect
+from mlxspec.training.writer import Job, Writer, Written, likeliest
 
 SHARD = 256  # lines
 LONGEST = 1024  # tokens of a line that are read
@@ -87,7 +87,7 @@ def _string(value: Any) -> str:
 
 def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) -> TextStore:
     """The shards of these lines, those that are not there yet written now. The target answers at its own temperature (or 0) and at another."""
-    model, tokenizer = loaded.model, loaded.tokenizer
+    target, tokenizer = Target(loaded.model), loaded.tokenizer
     name = hashlib.sha256(json.dumps([[one.prompt, one.answer] for one in lines]).encode()).hexdigest()
     store = TextStore.of(f"{loaded.digest} {name}", seed)
     vocab = 1 + max(tokenizer.get_vocab().values())
@@ -95,8 +95,8 @@ def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) ->
     for number in range(len(store.shards()), -(-len(lines) // SHARD)):
         part = lines[number * SHARD : (number + 1) * SHARD]
         rng = np.random.default_rng([seed, number])
-        finished: list[Written] = list(seen(model, [one for one in part if one.answer], vocab))
-        writer = BatchWriter(model, tokenizer.eos_token_ids, batch, int(rng.integers(2**32)), vocab)
+        finished: list[Written] = list(seen(target, [one for one in part if one.answer], vocab))
+        writer = Writer(target, tokenizer.eos_token_ids, batch, int(rng.integers(2**32)), vocab)
         jobs = [Job(one.prompt, (own, float(rng.choice(WARM))), LONGEST_ANSWER) for one in part if not one.answer]
 
         def done(one: Written, finished: list[Written] = finished) -> list[Job]:
@@ -106,31 +106,26 @@ def store_lines(lines: Sequence[Line], loaded: Loaded, seed: int, batch: int) ->
         for _ in writer.run(jobs, done):
             pass
         records, features = collect(finished, seed, "data")
-        store.add(number, records, features) if records else store.add(number, [], empty_features(model))
+        store.add(number, records, features) if records else store.add(number, [], empty_features(target))
     return store
 
 
-def seen(model: nn.Module, lines: Sequence[Line], vocab: int) -> Iterator[Written]:
+def seen(target: Target, lines: Sequence[Line], vocab: int) -> Iterator[Written]:
     """What the target sees at every token of answers that are there already."""
     ordered = sorted(lines, key=lambda one: len(one.prompt) + len(one.answer))
     while ordered:
         group = [ordered.pop(0)]
         while ordered and (len(ordered[0].prompt) + len(ordered[0].answer)) * (len(group) + 1) <= FORWARD:
             group.append(ordered.pop(0))
-        longest = max(len(one.prompt) + len(one.answer) for one in group)
-        tokens = mx.array([(one.prompt + one.answer + [0] * longest)[:longest] for one in group])  # what follows a text does not change it
-        with LastHidden(model) as tap:
-            logits = model(tokens)[..., :vocab]
-        assert tap.value is not None
-        for i, one in enumerate(group):
-            rows = slice(len(one.prompt) - 1, len(one.prompt) + len(one.answer) - 1)
-            ids, logprobs = likeliest(np.array(logits[i, rows].astype(mx.float32)))
-            hidden = np.array(tap.value[i, rows].astype(mx.float16))
-            written = Written(Job(one.prompt, (), 0), -1.0, list(one.answer), list(zip(hidden, ids, logprobs, strict=True)), True)
-            yield written
+        asked = [Request(target, target.cache(), mx.array([*one.prompt, *one.answer], mx.uint32), ("last",)) for one in group]
+        for one, rows in zip(group, target.forward(asked), strict=True):
+            answer = slice(len(one.prompt) - 1, len(one.prompt) + len(one.answer) - 1)
+            ids, logprobs = likeliest(np.array(rows.logits[answer, :vocab].astype(mx.float32)))
+            hidden = np.array(rows.hidden["last"][answer].astype(mx.float16))
+            yield Written(Job(one.prompt, (), 0), -1.0, list(one.answer), list(zip(hidden, ids, logprobs, strict=True)))
 
 
-def empty_features(model: nn.Module) -> dict[str, np.ndarray]:
+def empty_features(target: Target) -> dict[str, np.ndarray]:
     """Features of no token at all."""
-    written = next(seen(model, [Line([0], [0])], 2))
+    written = next(seen(target, [Line([0], [0])], 2))
     return {name: array[:0] for name, array in written.features().items()}

@@ -1,7 +1,7 @@
 """Several texts in one forward: each says what it says alone, whoever runs beside it, and keeps its own number of rows."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Context, Sampler
 from mlxspec.core.sequence import TokenSequence
-from mlxspec.core.target import Request, Target
+from mlxspec.core.target import Request, Target, result
 from mlxspec.drafters.lookup import LookupDrafter
 from mlxspec.drafters.small import SmallDrafter
 from tests.tiny import FAMILIES, RECURRENT, VOCAB, tiny_fused_rope, tiny_model
@@ -57,6 +57,11 @@ def texts_of(
         yield i, (TokenSequence(target), DRAFTERS[drafter](target.model), POLICIES["coupled"], sampler, prompt, Limits(max_tokens=tokens + i))
 
 
+def run(texts: Iterable[tuple[Any, Any]], at_once: int) -> Generator[tuple[Any, Any], None, None]:
+    waiting = iter(texts)
+    return together(lambda: next(waiting, None), at_once)
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("kind", CACHES)
@@ -72,7 +77,7 @@ def test_each_text_is_its_text_alone(kind: str, drafter: str, setting: dict[str,
     got: dict[int, list[int]] = {key: [] for key in expected}
     ended: dict[int, Ended] = {}
     drafted = accepted = 0
-    for key, event in together(((key, loop(*text)) for key, text in texts_of(target, drafter, setting, 6)), at_once=4):
+    for key, event in run(((key, loop(*text)) for key, text in texts_of(target, drafter, setting, 6)), 4):
         if isinstance(event, Step):
             got[key] += event.tokens
             accepted += len(event.path)
@@ -148,7 +153,7 @@ def test_a_model_that_cannot_reads_one_text_after_the_other() -> None:
     for key, text in texts_of(target, "none", {}, 3):
         expected[key] = [token for step in decode(*text) if isinstance(step, Step) for token in step.tokens]
     got: dict[int, list[int]] = {key: [] for key in expected}
-    for key, event in together(((key, loop(*text)) for key, text in texts_of(target, "none", {}, 3)), at_once=3):
+    for key, event in run(((key, loop(*text)) for key, text in texts_of(target, "none", {}, 3)), 3):
         if isinstance(event, Step):
             got[key] += event.tokens
     assert got == expected and target.apart
@@ -172,7 +177,7 @@ def test_one_text_that_fails_leaves_the_others_alone() -> None:
     expected = [token for step in decode(*other) if isinstance(step, Step) for token in step.tokens]
     one[1] = Faulty()
     other[0] = TokenSequence(target)
-    events = list(together([("bad", loop(*one)), ("good", loop(*other))], at_once=2))
+    events = list(run([("bad", loop(*one)), ("good", loop(*other))], 2))
     (bad,) = [event for key, event in events if key == "bad" and isinstance(event, Ended)]
     assert isinstance(bad.error, ZeroDivisionError)
     assert [token for key, event in events if key == "good" and isinstance(event, Step) for token in event.tokens] == expected
@@ -182,7 +187,7 @@ def test_a_text_that_was_broken_off_is_gone_on_with_as_if_it_were_new() -> None:
     """All are closed in the middle of a round, where some cache holds a step that was started ahead; the next reply to the same prompt is right."""
     target = Target(tiny_model())
     texts = dict(texts_of(target, "none", {}, 3))
-    running = together(((key, loop(*text)) for key, text in texts.items()), at_once=3)
+    running = run(((key, loop(*text)) for key, text in texts.items()), 3)
     rounds = dict.fromkeys(texts, 0)
     for key, event in running:
         rounds[key] += isinstance(event, Step)
@@ -193,3 +198,31 @@ def test_a_text_that_was_broken_off_is_gone_on_with_as_if_it_were_new() -> None:
         expected = [token for step in decode(*fresh) if isinstance(step, Step) for token in step.tokens]
         again = decode(*texts[key][:5], replace(texts[key][5], reuse=True))
         assert [token for step in again if isinstance(step, Step) for token in step.tokens] == expected
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_fork_and_its_origin_go_their_own_ways(kind: str) -> None:
+    """Both read on, other tokens by turns: each is as if it had read its own text from the start."""
+    family, limits = CACHES[kind]
+    target = Target(model_of(family), **limits)
+    rng, start = random.Random(2), [rng.randrange(VOCAB) for rng in [random.Random(1)] for _ in range(20)]
+    origin = TokenSequence(target)
+    result(origin.read(start))
+    fork = origin.fork()
+    said = {id(origin): list(start), id(fork): list(start)}
+    quiet = Sampler(VOCAB).at([0])
+    for _ in range(12):
+        for text in (origin, fork):
+            token = rng.randrange(VOCAB)
+            got = result(text.run(token, Proposal(), (), quiet)).logits
+            text.keep(())
+            said[id(text)].append(token)
+    for text in (origin, fork):
+        got = result(text.run(7, Proposal(), (), quiet)).logits
+        fresh = TokenSequence(target)
+        result(fresh.read(start))
+        for token in said[id(text)][len(start) :]:
+            result(fresh.run(token, Proposal(), (), quiet))
+            fresh.keep(())
+        assert text.tokens == said[id(text)]
+        assert mx.abs(got - result(fresh.run(7, Proposal(), (), quiet)).logits).max().item() < (0.05 if "kv_bits" in limits else 5e-4)

@@ -1,4 +1,4 @@
-"""Text for distillation: templates, the batch that writes it, what it saw, filters, shards that resume."""
+"""Text for distillation: templates, how it is written, what it saw, filters, shards that resume."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlxspec.core.target import Target
 from mlxspec.errors import ModelError
 from mlxspec.training import distil
-from mlxspec.training.batch import BatchWriter, Job, Written, draw, likeliest
-from mlxspec.training.distil import Record, Template, TextStore, TextWriter, answer_tokens, collect, distinct_share, loop_cut, read_records
+from mlxspec.training.distil import Record, Template, TextStore, TextWriter, answer_tokens, collect, loop_cut, read_records
 from mlxspec.training.openers import ARTICLES, OPENERS, filled, opener, passage_request, with_passages
+from mlxspec.training.writer import Job, Writer, Written, likeliest
 from tests.tiny import byte_tokenizer, tiny_model
 
 CHAT = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -72,8 +73,8 @@ def test_every_row_is_what_the_model_sees_there(tmp_path: Path) -> None:
     assert {one.temperature for one in records} > {0.0}
     row = 0
     for one in records:
-        logits = np.array(writer.model(mx.array([one.tokens[:-1]]))[0, one.prompt - 1 :])
-        states = np.array(writer.model.model(mx.array([one.tokens[:-1]]))[0, one.prompt - 1 :])
+        logits = np.array(writer.target.model(mx.array([one.tokens[:-1]]))[0, one.prompt - 1 :])
+        states = np.array(writer.target.model.model(mx.array([one.tokens[:-1]]))[0, one.prompt - 1 :])
         here = slice(row, row + len(logits))
         exact = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         assert np.abs(np.take_along_axis(exact, ids[here], axis=1) - logprobs[here]).max() < 0.02
@@ -114,8 +115,6 @@ def test_loops() -> None:
     text = list(range(300))
     assert loop_cut(text) == 300
     assert loop_cut(text + text[:60]) == 351
-    assert distinct_share([[1, 2, 3, 4, 1, 2, 3, 4]]) == 0.8
-    assert distinct_share([[1]]) == 0
 
 
 def test_a_model_that_says_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,19 +122,6 @@ def test_a_model_that_says_nothing_is_an_error(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ModelError, match="--data"):
         writer_in(tmp_path).write(100, lambda _: None)
     assert not list(tmp_path.iterdir())
-
-
-def test_draws_follow_the_distribution() -> None:
-    """20,000 draws; a share off by more than five deviations is an alarm once in 10⁶ runs."""
-    logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32))
-    rng = np.random.default_rng(3)
-    many = np.repeat(logits, 20_000, axis=0)
-    counts = np.bincount(draw(many, [1.0] * 20_000, [0.0] * 20_000, rng.random(20_000)), minlength=4) / 20_000
-    assert np.abs(counts - [0.5, 0.3, 0.15, 0.05]).max() < 5 * 0.0036
-    cut = np.bincount(draw(many, [1.0] * 20_000, [0.2] * 20_000, rng.random(20_000)), minlength=4) / 20_000
-    assert cut[3] == 0 and abs(cut[0] - 0.5 / 0.95) < 0.018
-    assert draw(logits, [0.0], [0.0], np.array([0.99])) == [0]
-    assert draw(logits, [1.0], [0.0], np.array([1 - 1e-17])) == [3]
 
 
 @pytest.mark.parametrize("vocab", [5, 300, 20_001])
@@ -149,7 +135,7 @@ def test_the_likeliest_tokens(vocab: int) -> None:
 
 
 @pytest.mark.parametrize(("family", "prefix"), [("llama", []), ("qwen3", [1, 2]), ("gemma3_text", [])])
-def test_a_batch_writes_what_a_single_sequence_would(family: str, prefix: list[int]) -> None:
+def test_many_at_once_are_written_as_each_would_be_alone(family: str, prefix: list[int]) -> None:
     model = tiny_model(family)
     prompts = [[1, 2, 3], [7], [1, 2, 11, 4, 8, 2], [5, 9, 11, 4, 8, 2], [250, 3]]
     found: dict[tuple[int, ...], list[int]] = {}
@@ -158,7 +144,7 @@ def test_a_batch_writes_what_a_single_sequence_would(family: str, prefix: list[i
         found[tuple(one.job.prompt)] = one.tokens
         return [Job([9, 9], (0.0,), 5)] if one.job.prompt == [7] else []
 
-    steps = list(BatchWriter(model, [256], 2, 0, 258, prefix).run([Job(prompt, (0.0,), 8) for prompt in prompts], done))
+    steps = list(Writer(Target(model), [256], 2, 0, 258, prefix).run([Job(prompt, (0.0,), 8) for prompt in prompts], done))
     assert sum(steps) == sum(map(len, found.values()))
     assert len(found) == 6
     for prompt, tokens in found.items():
