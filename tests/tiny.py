@@ -185,13 +185,15 @@ def byte_tokenizer(size: int = VOCAB, template: bool = True) -> TokenizerWrapper
     return TokenizerWrapper(fast)
 
 
-def tiny_engine(drafter: Any = "none", model: nn.Module | None = None, tokenizer: Any = None, context: int | None = 512, **load: Any) -> Engine:
+def tiny_engine(
+    drafter: Any = "none", model: nn.Module | None = None, tokenizer: Any = None, context: int | None = 512, say: Any = None, **load: Any
+) -> Engine:
     """An engine around a tiny model, as ``mlxspec.load`` would build it."""
     model = model or tiny_model()
     settings = Options(model="tiny", drafter=drafter if isinstance(drafter, str) else "auto", **load)
     loaded = Loaded("tiny", model, tokenizer or byte_tokenizer(), {}, "memory", "tiny-digest", {})
     target = Target(model, context_length=context, max_kv_size=settings.max_kv_size, kv_bits=settings.kv_bits)
-    return Engine(loaded, TokenSequence(target), drafter, settings, lambda _: None, CostCurve.flat())
+    return Engine(loaded, TokenSequence(target), drafter, settings, say or (lambda _: None), CostCurve.flat())
 
 
 def tiny_fused_rope() -> nn.Module:

@@ -12,6 +12,7 @@ from mlxspec.core.target import Target
 from mlxspec.drafters.adaptive import AdaptiveDrafter
 from mlxspec.drafters.choose import choose_drafter
 from mlxspec.drafters.cost import CostCurve, measured
+from mlxspec.drafters.guarded import Guarded
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading.load import Loaded, Say
 from mlxspec.settings.options import Options
@@ -27,6 +28,7 @@ class Drafting:
         self.target, self.loaded, self.say, self.cost = target, loaded, say, cost
         self.members = choose_drafter(wish, target, loaded, settings, say)
         self.drafter = self.members[-1]
+        self.asked = [Guarded(member, say) for member in self.members]
         self.name = "+".join(member.name for member in self.members)
         self.speculation, self.reason = self.drafter.report()
         self.adaptive: AdaptiveDrafter | None = None
@@ -37,10 +39,10 @@ class Drafting:
             return NoDrafter("--draft-tokens 0")
         fixed = settings.draft_tokens is not None or not policy.adapts or (settings.seed is not None and not policy.same_text)
         if fixed or not self.drafter.adapts:
-            return self.drafter
+            return self.asked[-1]
         if self.adaptive is None:
             self.cost = self.cost or measured(self.target, self.loaded.digest, self.say)
-            self.adaptive = AdaptiveDrafter(self.members, self.cost)
+            self.adaptive = AdaptiveDrafter(self.asked, self.cost)
         return self.adaptive
 
     def check(self, settings: Options) -> None:

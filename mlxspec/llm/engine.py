@@ -77,7 +77,7 @@ class Engine:
 
     def report(self) -> tuple[str, str | None]:
         """Whether drafts are made now (on, paused, off), and the reason where they are not."""
-        return (self.drafting.adaptive or self.drafting.drafter).report()
+        return (self.drafting.adaptive or self.drafting.asked[-1]).report()
 
     def generate(self, prompt: Prompt, **options: Any) -> Done:
         """The whole reply at once; options as for ``stream``."""

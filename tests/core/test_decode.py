@@ -164,3 +164,41 @@ def test_closing_the_loop_midway_leaves_a_consistent_cache() -> None:
         emitted += event.tokens if isinstance(event, Step) else ()
     loop.close()
     assert sequence.cache[0].offset == len(PROMPT) + 8
+
+
+class Remembering(NoDrafter):
+    """Keeps the hidden state of every token, as a drafter with a cache of its own does; it has read what it was shown and nothing else."""
+
+    taps = ("last",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: list[int] = []
+        self.states: list[Any] = []
+
+    def known(self, prompt: Sequence[int]) -> int:
+        return next((i for i, (one, other) in enumerate(zip(self.tokens, prompt, strict=False)) if one != other), min(len(self.tokens), len(prompt)))
+
+    def begin(self, prompt: Sequence[int], hidden: Any, reused: int) -> None:
+        self.tokens, self.states = list(prompt), [*self.states[:reused], *hidden["last"]]
+
+    def accept(self, path: Sequence[int], token: int, hidden: Any) -> None:
+        self.tokens.append(self.said)
+        self.states.append(hidden["last"][0])
+
+    def propose(self, token: int, limit: int, context: Context) -> Proposal:
+        self.said = token
+        return Proposal()
+
+
+def test_a_drafter_is_shown_what_it_has_not_seen() -> None:
+    """A reply without it, or with another, comes between two of its own: the target reads again what the drafter has no hidden states of."""
+    sequence, drafter = TokenSequence(Target(tiny_model())), Remembering()
+    prompt = list(PROMPT)
+    for other in (None, NoDrafter(), None, LookupDrafter(), LookupDrafter(), None):
+        text, _, _ = run(sequence, other or drafter, Limits(max_tokens=7, reuse=True), prompt=prompt)
+        if other is None:
+            assert len(drafter.tokens) == len(drafter.states)
+            fresh = result(TokenSequence(Target(tiny_model())).read(drafter.tokens, ("last",)))
+            assert max(abs(one - two).max().item() for one, two in zip(drafter.states, fresh.hidden["last"], strict=True)) < 2e-4
+        prompt += [*text, 5, 6]

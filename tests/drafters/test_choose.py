@@ -86,16 +86,6 @@ def test_padding_ids_may_not_be_proposed() -> None:
         engine.generate(PROMPT, max_tokens=8, accept="ratio")
 
 
-def test_an_error_of_a_users_own_comes_out_as_it_is() -> None:
-    engine = tiny_engine(Own(lambda *_: 1 // 0))
-    with pytest.raises(ZeroDivisionError):
-        engine.generate(PROMPT, max_tokens=8)
-    assert (
-        engine.with_drafter("none").generate(PROMPT, max_tokens=8, temperature=0).tokens
-        == tiny_engine().generate(PROMPT, max_tokens=8, temperature=0).tokens
-    )
-
-
 def test_propose_alone_makes_a_drafter() -> None:
     engine = tiny_engine(Own(lambda token, limit, context: Proposal.chain([token, token])))
     assert (engine.drafter_name, engine.speculation) == ("Own", "on")
