@@ -18,8 +18,8 @@ import numpy as np
 from mlxspec.core.cache import Cache, TreeView, keep_rows, make_cache, position, restore, states
 from mlxspec.core.events import Prefill
 from mlxspec.core.proposal import Proposal
-from mlxspec.core.sampling import Context, number
-from mlxspec.errors import DrafterError, MlxspecError, RollbackError
+from mlxspec.core.sampling import Context, no_numbers, number
+from mlxspec.errors import DrafterError, MlxspecError, ModelError, RollbackError
 
 Shape = Literal["tree", "chain", "none"]
 
@@ -210,28 +210,36 @@ class Target:
 
     def _fault(self, proposal: Proposal, path: tuple[int, ...], prompt: Sequence[int]) -> str | None:
         """What goes wrong with one proposal, in a few words, or None."""
+
+        def read(tokens: Sequence[int], proposal: Proposal | None = None) -> mx.array:
+            logits = self._forward(mx.array(list(tokens), mx.uint32), (), proposal).logits
+            mx.eval(logits)  # each forward by itself: a model in several processes cannot take two at once
+            return logits
+
         try:
             self.reset()
-            self._forward(mx.array(list(prompt), mx.uint32), ())
-            rows = self._forward(mx.array([prompt[0], *proposal.tokens], mx.uint32), (), proposal)
-            mx.eval(rows.logits)
+            read(prompt)
+            rows = read([prompt[0], *proposal.tokens], proposal)
             self._run = (prompt[0], *proposal.tokens)
             self.keep(path)
-            after = self._forward(mx.array([prompt[1]], mx.uint32), ())
-            got = mx.concatenate([rows.logits[:1], *(rows.logits[i + 1][None] for i in path), after.logits])
-            mx.eval(got)
+            after = read([prompt[1]])
+            got = mx.concatenate([rows[:1], *(rows[i + 1][None] for i in path), after])
             self.reset()
-            self._forward(mx.array(list(prompt), mx.uint32), ())
+            read(prompt)
             chain = [prompt[0], *(proposal.tokens[i] for i in path), prompt[1]]
-            expected = mx.concatenate([self._forward(mx.array([token], mx.uint32), ()).logits for token in chain])
+            expected = mx.concatenate([read([token]) for token in chain])
+            if not (expected < mx.inf).all().item():
+                raise no_numbers(str(expected.dtype).rpartition(".")[2])
             got, expected = got.astype(mx.float32), expected.astype(mx.float32)
             spread = number(mx.abs(expected - expected.mean(axis=0)).mean())
             error = number(mx.abs(got - expected).mean())
+        except ModelError:
+            raise
         except MlxspecError as fault:
             return str(fault)
         except (ValueError, RuntimeError, TypeError, AttributeError, IndexError) as fault:  # whatever a model's own code raises
             return f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
-        tolerance = 1e-3 if rows.logits.dtype == mx.float32 and self.kv_bits is None else 0.1
+        tolerance = 1e-3 if rows.dtype == mx.float32 and self.kv_bits is None else 0.1
         return None if error <= tolerance * spread else f"logits differ by {error:.2g} (of a spread of {spread:.2g}) from reading each path by itself"
 
     def _forward(self, tokens: mx.array, taps: Sequence[str], proposal: Proposal | None = None) -> Rows:
