@@ -20,7 +20,7 @@ from mlxspec.drafters.redrafter import RecurrentDrafter
 from mlxspec.drafters.small import SmallDrafter
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading.catalog import record_of, trained_drafters
-from mlxspec.loading.load import Loaded, Say, context_length, load_model, runs_on_cpu
+from mlxspec.loading.load import Loaded, Say, context_length, dequantise, load_model, runs_on_cpu
 from mlxspec.loading.memory import Need, needed, preflight
 from mlxspec.settings.options import Options
 
@@ -106,9 +106,7 @@ def _small(model: str, name: str, loaded: Loaded, options: Options, say: Say) ->
 
 def dense(model: nn.Module) -> nn.Module:
     """On the CPU a drafter's quantised layers are unpacked: a row through them takes two to five times what it takes through dense ones there."""
-    from mlx_lm.utils import dequantize_model
-
-    return dequantize_model(model) if runs_on_cpu() else model
+    return dequantise(model) if runs_on_cpu() else model
 
 
 def _check_trained_for(folder: Path, name: str, loaded: Loaded, say: Say) -> None:
