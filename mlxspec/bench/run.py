@@ -44,6 +44,8 @@ class BenchOptions:
         for name in self.baselines:
             if name not in BASELINES:
                 raise UsageError(f"--baselines {one_line(name)} is unknown: give mlx-lm, mlx-lm-draft, both, or ''.")
+        if "mlx-lm-draft" in self.baselines and self.small is None:
+            raise UsageError("The baseline mlx-lm-draft needs a small model: give --draft-model MODEL, or --drafters with small or small:MODEL.")
         for flag, value in (("--per-task", self.per_task), ("--limit", self.limit), ("--repeats", self.repeats)):
             if value is not None and value < 1:
                 raise UsageError(f"{flag} {value} makes no sense: give a whole number from 1.")
@@ -57,10 +59,17 @@ class BenchOptions:
             flag = "--strict" if self.options.strict else "--require-spec"
             raise UsageError(f"{flag} has no meaning for bench: each row says whether it speculated. Leave it out.")
 
+    @property
+    def small(self) -> str | None:
+        """The drafter whose model the baseline mlx-lm-draft drafts with: that of --draft-model, else of the first such row of ours."""
+        if self.draft_model:
+            return f"small:{self.draft_model}"
+        return next((name for name in self.drafters if name.partition(":")[0] == "small"), None)
+
 
 @dataclass(slots=True)
 class _Row:
-    """A row in the making. ``runner`` is None where it could not be built, and a failure during the run keeps what was done before."""
+    """A row in the making. A failure during the run keeps what was done before."""
 
     name: str
     runner: Any = None
@@ -78,8 +87,11 @@ def run_bench(bench: BenchOptions, say: Say) -> dict[str, Any]:
     if bench.plot is not None:
         check_plot(bench.plot)
     prompts = select(read_prompts(bench.prompts), bench.tasks, bench.per_task, bench.limit)
+    from mlxspec.drafters.kinds import check_name
     from mlxspec.llm.engine import load
 
+    for name in bench.drafters:
+        check_name(name)
     options = bench.options
     engine = load(
         options.model,
@@ -169,11 +181,11 @@ def _encode(
 
 
 def _rows(engine: Any, bench: BenchOptions, seed: int) -> list[_Row]:
-    """All rows, ``none`` first: every speedup is against it."""
+    """All rows, ``none`` first: every speedup is against it. One that cannot be built is refused before anything is timed."""
     from mlxspec.bench.rows import EngineRow, MlxLmRow, plain_twin
 
-    small = f"small:{bench.draft_model}" if bench.draft_model else next((name for name in bench.drafters if name.startswith("small:")), None)
-    drafters = [small if name == "small" and small else name for name in bench.drafters]
+    small = bench.small
+    drafters = [small if name == "small" and bench.draft_model and small else name for name in bench.drafters]
     rows = [_Row(name) for name in dict.fromkeys(("none", *drafters))]
     engines: dict[str, Any] = {}
     twin: list[Any] = []
@@ -187,8 +199,7 @@ def _rows(engine: Any, bench: BenchOptions, seed: int) -> list[_Row]:
             twin.append(plain_twin(engine.target.model, engine.loaded.config))
         draft = None
         if name == "mlx-lm-draft":
-            if small is None:
-                raise UsageError("The baseline mlx-lm-draft needs a small model: give --draft-model MODEL, or --drafters with small:MODEL.")
+            assert small is not None  # checked with the options
             draft = (engines.get(small) or engine.with_drafter(small)).drafting.drafter.model
             draft = twin[0] if draft is engine.target.model else draft
         return MlxLmRow(name, twin[0], engine.tokenizer, bench.options, seed, draft)
@@ -203,8 +214,8 @@ def _rows(engine: Any, bench: BenchOptions, seed: int) -> list[_Row]:
 def _build(row: _Row, build: Callable[[str], Any]) -> None:
     try:
         row.runner = build(row.name)
-    except Exception as error:  # a row that fails must not take the others with it
-        row.error = _message(error)
+    except Exception as error:
+        raise UsageError(f"The row {row.name} cannot run. {_message(error)}") from error
 
 
 def _message(error: Exception) -> str:
@@ -251,8 +262,7 @@ def _report(
     report = []
     for row in rows:
         numbers = row_numbers(row.runs, plain, prompts)
-        promised = row.runner is not None and row.runner.promises
-        compared = identity(row.runs if promised else {}, plain, engine, prompts, tokens, options, seed)
+        compared = identity(row.runs if row.runner.promises else {}, plain, engine, prompts, tokens, options, seed)
         last = next(reversed(row.runs.values()), None)
         said = {key: getattr(last, key, None) for key in ("drafter", "speculation", "reason")}
         report.append({"name": row.name, "error": row.error, **numbers, **compared, **said})

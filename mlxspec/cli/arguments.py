@@ -52,9 +52,12 @@ class Each(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError in place of printing; no prefixes of flags; only what was given is in the namespace."""
+    """Raises UsageError in place of printing; no prefixes of flags; only what was given is in the namespace.
 
-    def __init__(self, verb: str, words: str, description: str, epilog: str | None = None) -> None:
+    ``first``: what the first word may be, where that is one of a few.
+    """
+
+    def __init__(self, verb: str, words: str, description: str, epilog: str | None = None, first: Sequence[str] = ()) -> None:
         super().__init__(
             prog=f"mlxspec {verb}".rstrip(),
             usage=f"mlxspec {verb} [options] {words}".rstrip(),
@@ -64,6 +67,7 @@ class Parser(argparse.ArgumentParser):
             argument_default=argparse.SUPPRESS,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self.first = tuple(first)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message[:1].upper()}{message[1:]}. {self.prog} --help lists the options.")

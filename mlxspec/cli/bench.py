@@ -24,7 +24,7 @@ def parser() -> Parser:
     rows = result.add_argument_group("rows")
     result.one("--drafters", help="rows of ours, with commas (default: none,lookup)", kind=listed, metavar="A,B", to=rows)
     result.one("--baselines", help="rows of mlx-lm: mlx-lm, mlx-lm-draft, or '' (default: mlx-lm)", kind=listed, metavar="A,B", to=rows)
-    result.one("--draft-model", help="the model of the rows small and mlx-lm-draft", metavar="REPO", to=rows)
+    result.one("--draft-model", help="the model of the rows small and mlx-lm-draft (default: the one that ships)", metavar="REPO", to=rows)
     work = result.add_argument_group("prompts")
     result.one("--prompts", help="the prompt file", metavar="FILE.jsonl", to=work)
     result.one("--tasks", help="only these tasks, with commas", kind=listed, metavar="A,B", to=work)

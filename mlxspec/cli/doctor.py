@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec import paths
-from mlxspec.cli.models import parsed
+from mlxspec.cli.arguments import Parser
+from mlxspec.cli.models import parsed, plain_parser
 from mlxspec.cli.terminal import Terminal
 from mlxspec.display import in_bytes, one_line
 from mlxspec.errors import MlxspecError
@@ -38,9 +39,13 @@ class Check:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+def parser() -> Parser:
+    return plain_parser("doctor", "Check this machine: chip, memory, versions, BLAS, audio, terminal, files.")
+
+
 def doctor(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb. Returns 1 where something needed is broken."""
-    as_json = parsed("doctor", "Check this machine: chip, memory, versions, BLAS, audio, terminal, files.", argv)
+    as_json = parsed(parser(), argv)
     checks: dict[str, Callable[[], Check]] = {
         "system": system,
         "memory": memory,

@@ -19,6 +19,7 @@ def parser() -> Parser:
         "[list | show ID | rm ID ... | rm --all]",
         "The answers that generate --learn has kept, as text for training drafters. They stay on this machine until they are deleted.",
         epilog="mlxspec train redrafter --learned --from DRAFTER --out DIR trains on them; mlxspec paths says where they are.",
+        first=WHAT,
     )
     result.switch("--all", help="rm: delete all of them")
     result.switch("--json", help="print one JSON object")

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 incomplete, 130 interrupted.
 
 import difflib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from mlxspec.cli.terminal import Terminal
 from mlxspec.display import one_line
 from mlxspec.errors import MlxspecError, UsageError
+from mlxspec.settings.values import FIELDS, flag
 
 VERBS = {
     "generate": "answer a prompt, streaming",
@@ -22,10 +24,11 @@ VERBS = {
     "train": "train a drafter for a model, by distillation from the model itself",
     "learned": "list, show or delete the answers kept by generate --learn",
     "groups": "build, show and try the acoustic groups of a voice",
-    "models": "list the models that are here or built in",
+    "models": "list the models that are here or built in; fetch, show or delete one",
     "paths": "say where mlxspec keeps its files",
     "doctor": "check this machine: chip, memory, BLAS, audio, terminal",
     "inspect": "print a trace that generate --trace wrote",
+    "completion": "print a script that completes mlxspec in bash, zsh or fish",
 }
 HELP = """usage: mlxspec VERB [options]
 
@@ -56,17 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed(terminal, "Interrupted", "interrupted", 130, flags)
     except MlxspecError as error:
-        return _failed(terminal, type(error).__name__, str(error), error.exit_code, flags)
+        return _failed(terminal, type(error).__name__, as_typed(str(error), flags), error.exit_code, flags)
     except Exception as error:
-        text = f"{type(error).__name__}: {error} (this should not happen; --debug shows where it did)"
+        text = f"{type(error).__name__}: {error}{_unnamed(error)} (this should not happen; --debug shows where it did)"
         return _failed(terminal, type(error).__name__, text, 1, flags)
 
 
 def run(argv: Sequence[str], terminal: Terminal) -> int:
     """Dispatch to a verb."""
-    verb, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    verb, rest = (argv[0], list(argv[1:])) if argv else ("--help", [])
     if verb in ("-h", "--help"):
-        terminal.print(HELP.format(verbs="\n".join(f"  {name:<10}{text}" for name, text in VERBS.items())).rstrip())
+        terminal.print(HELP.format(verbs="\n".join(f"  {name:<11}{text}" for name, text in VERBS.items())).rstrip())
     elif verb == "--version":
         from mlxspec import __version__
 
@@ -123,18 +126,46 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec.cli.inspect import inspect
 
         return inspect(rest, terminal)
+    elif verb == "completion":
+        from mlxspec.cli.completion import completion
+
+        return completion(rest, terminal)
     else:
         raise UsageError(_no_verb(verb))
     return 0
 
 
+def as_typed(text: str, flags: Sequence[str]) -> str:
+    """A message with the options in the spelling that was typed: ``--temp`` in place of ``--temperature``.
+
+    >>> as_typed("--temperature -1 makes no sense.", ["generate", "hi", "--temp", "-1"])
+    '--temp -1 makes no sense.'
+    """
+    typed = {word.partition("=")[0].replace("_", "-") if word.startswith("--") else word[:2] for word in flags}
+    for name, field in FIELDS.items():
+        for other in field.metadata["flags"]:
+            if other in typed and flag(name) not in typed and not re.search(rf"(?<![\w-]){other}(?![\w-])", text):
+                text = re.sub(rf"{flag(name)}(?![\w-])", other, text)
+    return text
+
+
+def _unnamed(error: Exception) -> str:
+    """Of an error of the system that names no file: what it was about, as far as can be told."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return ""
+    try:
+        os.getcwd()
+    except OSError:
+        return ": the current folder is gone, so cd to one that exists"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" at {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
 def _no_verb(word: str) -> str:
     verbs = f"the verbs are {', '.join(VERBS)}"
-    if not word:
-        return f"There is no verb: {verbs}; mlxspec --help says more."
     if word.startswith("-"):
         return f"Options follow the verb, and {word} stands before it: {verbs}."
-    if " " in word:
+    if not word or " " in word:
         return f'{word!r} is no verb: for an answer, mlxspec generate "...".'
     near = difflib.get_close_matches(word, VERBS, n=1)
     return f"{word} is no verb: did you mean {near[0]}?" if near else f"{word} is no verb: {verbs}."

@@ -56,7 +56,7 @@ def read_file(path: Path) -> str:
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise MlxspecError(f"The prompt file {path} cannot be read ({error.strerror}): give --file a readable text file.") from None
+        raise UsageError(f"The prompt file {path} cannot be read ({error.strerror}): give --file a readable text file.") from None
 
 
 def read_stdin(wait: Callable[[], None] | None = None) -> str:

@@ -21,6 +21,7 @@ def parser() -> Parser:
         "[list | show ID | search WORDS | export ID | rm ID ...]",
         "The conversations that mlxspec chat has saved. An ID may be shortened as long as only one begins so.",
         epilog="mlxspec chat -c ID goes on with one; mlxspec paths says where they are.",
+        first=WHAT,
     )
     result.one("-o", "--output", help="export: the file, FILE.md or FILE.json (default: Markdown on stdout)", kind=Path, metavar="FILE")
     result.one("-n", "--limit", help="list, search: at most so many", kind=_count, metavar="N")

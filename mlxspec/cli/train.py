@@ -19,6 +19,7 @@ def parser() -> Parser:
         "{small,redrafter} --out DIR",
         "Train a drafter for a model, by distillation from the model itself. With no --data the model writes its own training text.",
         epilog="Use the result with --drafter redrafter:DIR or --drafter small:DIR. Ctrl-C keeps the last checkpoint; --resume goes on from it.",
+        first=KINDS,
     )
     result.one("-m", "--model", help="built-in name, local folder, .gguf file or hub repo id (default: smollm2-135m)", metavar="MODEL")
     result.one("--out", help="the folder of the trained drafter", kind=Path, metavar="DIR")

@@ -62,7 +62,7 @@ class Ratio(Policy):
         for row, token in enumerate(proposal.tokens):
             p = context.probs(logits[row], proposal.tokens[:row])
             q = drafted(proposal, row, p.size)
-            if context.uniform(row, "accept") * number(q[token]) >= number(p[token]):
+            if not context.uniform(row, "accept") * number(q[token]) < number(p[token]):  # so that a p that is no number is not accepted
                 rest = mx.maximum(p - q, 0)
                 rest = mx.where(rest.sum() > 0, rest, p)  # p = q up to rounding
                 return Verdict(tuple(range(row)), whole(context.sample(rest, row, "residual")))

@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
 from mlxspec.core.proposal import Proposal
+from mlxspec.errors import ModelError, UsageError
 
 Seen = Sequence[int | mx.array]  # tokens, the last of them perhaps not yet evaluated
 
@@ -34,6 +35,7 @@ class Rule(Protocol):
 
 PURPOSES = ("target", "draft", "accept", "residual", "label")
 _MASK = (1 << 64) - 1
+NO_NUMBER, NO_TOKEN = -1, -2  # in place of a token; as indices they count from the end, so that a step started on one is harmless
 
 
 def mix(*parts: int) -> int:
@@ -106,7 +108,7 @@ class Sampler:
         x = logits[..., : self.vocab_size].astype(mx.float32)
         if self.processors:
             x = mx.array(x)  # the processors write into their argument
-            seen = _concatenate(tokens[-self.window :]) if self.penalised else mx.array([], mx.uint32)
+            seen = _concatenate(tokens[-self.window :]) if self.penalised else mx.array([], mx.int32)
             for process in self.processors:
                 x = process(seen, x)
         return x
@@ -190,7 +192,7 @@ class Context:
 
     def draw(self, logits: mx.array, ancestors: Seen = ()) -> mx.array:
         """What the target says after one row of its logits: a token, not yet evaluated."""
-        return mx.argmax(self.perturbed(logits, ancestors))
+        return drawn(self.perturbed(logits, ancestors))
 
     def first(self, logits: mx.array) -> mx.array:
         """The draw of row 0, not yet evaluated, and remembered: ``target_tokens`` will not draw it again."""
@@ -213,8 +215,8 @@ class Context:
         """
         sampler = self.sampler
         if self._first is None and len(proposal) and sampler.temperature == 0 and not sampler.penalised and sampler.rule is None:
-            tokens: list[int] = mx.argmax(sampler.scores(logits, ()), axis=-1).tolist()  # type: ignore[assignment]
-            return lambda row: tokens[row + 1]
+            tokens: list[int] = drawn(sampler.scores(logits, ())).tolist()  # type: ignore[assignment]
+            return lambda row: token_of(tokens[row + 1])
 
         def token_below(row: int) -> int:
             if row < 0:
@@ -225,16 +227,47 @@ class Context:
 
     def sample(self, probs: mx.array, depth: int, purpose: str) -> mx.array:
         """A token from ``probs`` with noise of its own, keyed by round and depth, so that no draw serves twice; not yet evaluated."""
-        return mx.argmax(mx.log(probs) + self.sampler.noise(self.position + depth, purpose, salt=self.position))
+        return drawn(mx.log(probs) + self.sampler.noise(self.position + depth, purpose, salt=self.position))
 
     def uniform(self, depth: int, purpose: str, trial: int = 0) -> float:
         """A uniform number of this round and depth; trials count up where one is not enough."""
         return self.sampler.uniform(self.position + depth, purpose, salt=self.position + (trial << 40))
 
 
+def drawn(scores: mx.array) -> mx.array:
+    """The token with the highest score, (..., vocab) -> (...) int32, not yet evaluated. Where there is none it says why: ``token_of`` reads that.
+
+    So whoever reads the token learns of a fault by the same read.
+    """
+    token = mx.argmax(scores, axis=-1, keepdims=True)
+    best = mx.take_along_axis(scores, token, axis=-1).squeeze(-1)  # NaN where the scores are: no second look at all of them is needed
+    fault = mx.where(best == -mx.inf, NO_TOKEN, NO_NUMBER)
+    return mx.where(mx.abs(best) < mx.inf, token.squeeze(-1).astype(mx.int32), fault)
+
+
+def token_of(value: int) -> int:
+    """What ``drawn`` gave, once it is read; an error where that is no token."""
+    if value == NO_NUMBER:
+        raise no_numbers("")
+    if value == NO_TOKEN:
+        raise UsageError("No token is left to draw: --logit-bias or the model itself bars all of them. Let some have a chance.")
+    return value
+
+
+def no_numbers(dtype: str) -> ModelError:
+    """The error for logits that are NaN or infinite, ``dtype`` being what they are in, where that is known."""
+    others = " or ".join(name for name in ("float32", "bfloat16") if name != dtype)
+    if dtype == "float32":
+        return ModelError("The model's logits are no numbers (NaN or infinite) in float32: its weights are damaged. Fetch it again.")
+    where = f" in {dtype}" if dtype else ""
+    return ModelError(
+        f"The model's logits are no numbers (NaN or infinite){where}: give --dtype {others}; where that changes nothing its weights are damaged."
+    )
+
+
 def whole(x: mx.array) -> int:
-    """The value of an array of one whole number, evaluated."""
-    return int(x.item())  # type: ignore[arg-type]
+    """The value of an array of one whole number, such as a drawn token, evaluated."""
+    return token_of(int(x.item()))  # type: ignore[arg-type]
 
 
 def number(x: mx.array) -> float:
@@ -249,5 +282,5 @@ def _normalise(x: mx.array) -> mx.array:
 def _concatenate(tokens: Seen) -> mx.array:
     """Token ids, some of them not yet evaluated, as one vector."""
     if all(isinstance(token, int) for token in tokens):
-        return mx.array(list(tokens), mx.uint32)
-    return mx.stack([mx.array(token, mx.uint32) if isinstance(token, int) else token.astype(mx.uint32) for token in tokens])
+        return mx.array(list(tokens), mx.int32)
+    return mx.stack([mx.array(token, mx.int32) if isinstance(token, int) else token.astype(mx.int32) for token in tokens])

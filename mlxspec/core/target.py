@@ -15,9 +15,9 @@ from mlx_lm.models.cache import CacheList
 from mlxspec.core.cache import Cache, TreeView, keep_rows, make_cache, parts, position
 from mlxspec.core.extend import extend
 from mlxspec.core.proposal import Proposal
-from mlxspec.core.sampling import number
+from mlxspec.core.sampling import no_numbers, number
 from mlxspec.core.together import Together
-from mlxspec.errors import DrafterError, MlxspecError
+from mlxspec.errors import DrafterError, MlxspecError, ModelError
 
 Shape = Literal["tree", "chain", "none"]
 
@@ -132,7 +132,8 @@ class Target:
     # ---- What it can do ------------------------------------------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Find out on this model what it can verify: a tree, only chains, or no drafts at all; sets ``shape`` and ``reason``.
+        """Find out on this model what it can verify: a tree, only chains, or no drafts at all; sets ``shape`` and ``reason``. Raises ModelError where
+        its logits are no numbers.
 
         A 6-row tree and a rewind, with random tokens, against reading each path by itself.
         """
@@ -170,6 +171,8 @@ class Target:
             self._logits(cache, prompt)
             chain = [prompt[0], *(proposal.tokens[i] for i in path), prompt[1]]
             return self._differ(got, mx.concatenate([self._logits(cache, [token]) for token in chain]))
+        except ModelError:
+            raise
         except MlxspecError as fault:
             return str(fault)
         except (ValueError, RuntimeError, TypeError, AttributeError, IndexError) as fault:  # whatever a model's own code raises
@@ -206,6 +209,8 @@ class Target:
     def _differ(self, got: mx.array, expected: mx.array) -> str | None:
         """In a few words, where two ways to the same logits differ by more than rounding."""
         dtype = got.dtype
+        if not (expected < mx.inf).all().item():
+            raise no_numbers(str(dtype).rpartition(".")[2])
         got, expected = got.astype(mx.float32), expected.astype(mx.float32)
         spread = number(mx.abs(expected - expected.mean(axis=0)).mean())
         error = number(mx.abs(got - expected).mean())

@@ -18,7 +18,7 @@ from mlxspec.core.sampling import Context, whole
 from mlxspec.core.target import Target
 from mlxspec.drafters.choose import check_same_tokens, check_trained_for
 from mlxspec.errors import DrafterError, RollbackError
-from mlxspec.loading.load import Loaded, Say, context_length, load_model, runs_on_cpu
+from mlxspec.loading.load import Loaded, Say, context_length, dequantise, load_model, runs_on_cpu
 from mlxspec.loading.memory import needed, preflight
 from mlxspec.settings.options import Options
 
@@ -135,9 +135,7 @@ def opened(model: str, wish: str, target: Target, loaded: Loaded, options: Optio
 
 def dense(model: nn.Module) -> nn.Module:
     """On the CPU a drafter's quantised layers are unpacked: a row through them takes two to five times what it takes through dense ones there."""
-    from mlx_lm.utils import dequantize_model
-
-    return dequantize_model(model) if runs_on_cpu() else model
+    return dequantise(model) if runs_on_cpu() else model
 
 
 def _top(scores: mx.array, width: int) -> mx.array:

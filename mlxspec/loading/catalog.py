@@ -1,6 +1,7 @@
 """The models and drafters that are on this disk or built in, as plain rows. Looks at files; loads nothing and asks no network."""
 
 import json
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ def built_in() -> list[dict[str, Any]]:
     """Models by name, and whether their file is here (by its size; loading checks the checksum)."""
     rows = []
     for entry in BUILT_IN.values():
-        here = entry.path.is_file() and entry.path.stat().st_size == entry.size
+        here = size_of(entry.path) == entry.size
         source = f"package {entry.package} {entry.version}"
         path = str(entry.path) if here else None
         rows.append({"name": entry.name, "kind": "built-in", "size_bytes": entry.size, "source": source, "cached": here, "path": path})
@@ -24,7 +25,7 @@ def with_the_package() -> list[dict[str, Any]]:
     """Trained drafters that ship, under the names --drafter takes while their target is loaded."""
     rows = []
     for kind, folder, record in trained_drafters():
-        held = sum(file.stat().st_size for file in folder.iterdir())
+        held = sum(size_of(file) or 0 for file in folder.iterdir())
         target = record.get("target")
         row = {"name": f"{kind}:{target}", "kind": f"drafter ({kind})", "size_bytes": held, "source": f"mlxspec, for {target}"}
         rows.append({**row, "cached": True, "path": str(folder), "figures": record.get("figures", {})})
@@ -82,9 +83,28 @@ def in_folders(folders: Iterable[Path]) -> list[dict[str, Any]]:
             entries = sorted(folder.iterdir())
         except OSError:
             continue
-        for path in entries:
-            weights = [path] if path.suffix == ".gguf" else sorted(path.glob("model*.safetensors")) if (path / "config.json").is_file() else []
-            if weights and all(file.is_file() for file in weights):
-                total = sum(file.stat().st_size for file in weights)
-                rows.append({"name": str(path), "kind": "folder", "size_bytes": total, "source": "a local folder", "cached": True, "path": str(path)})
+        rows += [row for row in map(_local, entries) if row is not None]
     return rows
+
+
+def in_place(name: str) -> dict[str, Any] | None:
+    """The MLX folder or GGUF file at a path, None where there is none."""
+    return _local(Path(name).expanduser())
+
+
+def _local(path: Path) -> dict[str, Any] | None:
+    weights = [path] if path.suffix == ".gguf" else sorted(path.glob("model*.safetensors")) if (path / "config.json").is_file() else []
+    sizes = [size_of(file) for file in weights]
+    if not sizes or None in sizes:
+        return None
+    total = sum(size for size in sizes if size is not None)
+    return {"name": str(path), "kind": "folder", "size_bytes": total, "source": "a local folder", "cached": True, "path": str(path)}
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of a file; None where there is none (any more)."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -234,7 +234,7 @@ def load(path: Path) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
             layer.self_attn.rope._freqs = config["rope_theta"] ** (mx.arange(0, dims, 2) / dims) * factors.astype(mx.float32)
     sampling = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "repetition_penalty": "penalty_repeat"}
     found = {ours: header.metadata.get(f"general.sampling.{theirs}") for ours, theirs in sampling.items()}
-    return model, tokenizer, config, {key: round(value, 6) for key, value in found.items() if isinstance(value, int | float)}
+    return model, tokenizer, config, {key: round(value, 6) if isinstance(value, float) else value for key, value in found.items()}
 
 
 def config_of(header: Header, name: str) -> dict[str, Any]:

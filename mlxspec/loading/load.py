@@ -28,12 +28,14 @@ from mlxspec.errors import ModelError, UsageError
 from mlxspec.loading import gguf
 from mlxspec.loading.fetch import BUILT_IN, brief, obtain
 from mlxspec.loading.memory import needed, preflight
-from mlxspec.settings.options import Options
+from mlxspec.settings.options import NEAR_ZERO, Options
+from mlxspec.settings.values import kind_of
 
 Say = Callable[[str], None]
 GIGABYTE = 1_000_000_000  # a hub download above it asks first; a GGUF file above it is hashed by samples
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 HUB_FILES = ["*.json", "*.jsonl", "*.jinja", "*.txt", "*.tiktoken", "tokenizer.model", "model*.safetensors"]  # mlx-lm's list without its code
+UNPACKED = ("weight", "scales", "biases", "bias")  # of a quantised layer
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -63,7 +65,16 @@ def load_model(options: Options, say: Say, beside: int = 0) -> Loaded:
     try:
         return _load(options, tell, beside)
     except ModelError as error:
-        raise ModelError(one_line(str(error))) from error
+        clean = ModelError(one_line(str(error)))
+        clean.exit_code = error.exit_code
+        raise clean from error
+
+
+def unknown(text: str) -> ModelError:
+    """The error for a name that is no model's: a mistake in the command, as its exit code says."""
+    error = ModelError(text)
+    error.exit_code = UsageError.exit_code
+    return error
 
 
 def _load(options: Options, say: Say, beside: int) -> Loaded:
@@ -74,14 +85,14 @@ def _load(options: Options, say: Say, beside: int) -> Loaded:
     elif looks_like_path(name):
         path = Path(os.path.expanduser(name))
         if not os.path.exists(path):
-            raise ModelError(f"There is no model at {brief(name)}: give a folder, a .gguf file, a hub repo id or a built-in name ({near(name)}).")
+            raise unknown(f"There is no model at {brief(name)}: give a folder, a .gguf file, a hub repo id or a built-in name ({near(name)}).")
         name, source = path.resolve().name, f"the {'folder' if path.is_dir() else 'file'} {path}"
     elif HUB_ID.fullmatch(name):
         path, source = _from_hub(name, options, say)
     else:
-        raise ModelError(f"{brief(repr(name))} is no built-in model ({near(name)}), no path here and no hub repo id (owner/name): give one of those.")
+        raise unknown(f"{brief(repr(name))} is no built-in model ({near(name)}), no path here and no hub repo id (owner/name): give one of those.")
     say(f"Model {name} from {source}.")
-    model, tokenizer, config, sampling = gguf.load(path) if path.is_file() else _read_folder(path)
+    model, tokenizer, config, sampling = gguf.load(path) if path.is_file() else _read_folder(path, say)
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True  # we say it ourselves, as an error
     dtype = options.dtype or ("float32" if runs_on_cpu() else None)
     if dtype is not None:
@@ -95,7 +106,7 @@ def _load(options: Options, say: Say, beside: int) -> Loaded:
         mx.eval(model.parameters())
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"The weights of {name} cannot be read ({brief(error)}): fetch them again.") from error
-    return Loaded(name, model, tokenizer, config, source, known or digest(path), sampling_defaults(sampling), beside + need.total)
+    return Loaded(name, model, tokenizer, config, source, known or digest(path), sampling_defaults(sampling, say), beside + need.total)
 
 
 def runs_on_cpu() -> bool:
@@ -120,7 +131,7 @@ def near(name: str) -> str:
 # ---- Reading -----------------------------------------------------------------------------------------------------------------------------
 
 
-def _read_folder(path: Path) -> tuple[nn.Module, Any, dict[str, Any], dict[str, Any]]:
+def _read_folder(path: Path, say: Say) -> tuple[nn.Module, Any, dict[str, Any], dict[str, Any]]:
     from mlx_lm.utils import load_model as load_folder
     from mlx_lm.utils import load_tokenizer
 
@@ -138,26 +149,37 @@ def _read_folder(path: Path) -> tuple[nn.Module, Any, dict[str, Any], dict[str, 
         raise ModelError(f"{path} cannot be loaded ({reason}): check that it is a whole MLX model of a kind mlx-lm knows.") from error
     try:
         sampling = json.loads((path / "generation_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        sampling = {}
+    except (OSError, ValueError) as error:
+        say(f"The model's own sampling settings are left out: {path / 'generation_config.json'} cannot be read ({brief(error)}).")
         sampling = {}
     return model, tokenizer, config, sampling if isinstance(sampling, dict) else {}
 
 
-def sampling_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """The entries of a generation config that are options of ours; what makes no sense is left out. No sampling means temperature 0.
+def sampling_defaults(values: dict[str, Any], say: Say) -> dict[str, Any]:
+    """The entries of a generation config that are options of ours; what makes no sense is left out, and that is said. No sampling means
+    temperature 0, and so does a temperature that is nearly 0.
 
-    >>> sampling_defaults({"do_sample": True, "temperature": 0.6, "top_p": 7, "eos_token_id": 2})
-    {'temperature': 0.6}
+    >>> sampling_defaults({"do_sample": True, "temperature": 0.6, "top_k": 50.0, "top_p": 7, "eos_token_id": 2}, print)
+    Of the model's own sampling settings one is left out: --top-p 7 makes no sense: give a number from 0 to 1.
+    {'temperature': 0.6, 'top_k': 50}
     """
     if values.get("do_sample") is False:
         return {"temperature": 0.0}
-    found = {}
+    found: dict[str, Any] = {}
     for key in SAMPLING:
-        if (value := values.get(key)) is None:
+        value: Any = values.get(key)
+        if value is None:
             continue
+        if isinstance(value, float) and value.is_integer() and kind_of(key) == "int":
+            value = int(value)
+        if key == "temperature" and isinstance(value, float) and 0 < value < NEAR_ZERO:
+            value = 0.0
         try:
             Options(**{key: value})
-        except UsageError:
+        except UsageError as error:
+            say(f"Of the model's own sampling settings one is left out: {error}")
             continue
         found[key] = value
     return found
@@ -174,16 +196,28 @@ def context_length(config: dict[str, Any]) -> int | None:
 
 def set_dtype(model: nn.Module, dtype: mx.Dtype) -> None:
     """Dequantise in float32, then round once to ``dtype``; what a model says must stay in float32 stays there."""
-    from mlx_lm.utils import dequantize_model
-
     model.set_dtype(mx.float32)
-    dequantize_model(model)
+    dequantise(model)
     may_round = getattr(model, "cast_predicate", lambda _: True)  # mlx-lm's own convention, see its convert.py
 
     def rounded(at: str, x: mx.array) -> mx.array:
         return x.astype(dtype) if mx.issubdtype(x.dtype, mx.floating) and may_round(at) else x
 
     model.update(tree_map_with_path(rounded, model.parameters()))
+
+
+def dequantise(model: nn.Module) -> nn.Module:
+    """Unpack the quantised layers. A layer with a parameter that mlx-lm's unpacking would pass over is refused: without it the model says noise."""
+    from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+    from mlx_lm.utils import dequantize_model
+
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding | QuantizedSwitchLinear):
+            for parameter, value in layer.items():
+                if value is not None and parameter not in UNPACKED:
+                    remedy = "give the model in another quantisation, or on a GPU leave out --dtype"
+                    raise ModelError(f"The layer {name} is quantised with {parameter}, which is not unpacked here: {remedy}.")
+    return dequantize_model(model)
 
 
 def digest(path: Path) -> str:
@@ -238,7 +272,7 @@ def _from_hub(repo: str, options: Options, say: Say) -> tuple[Path, str]:
     except GatedRepoError as error:
         raise ModelError(f"{repo} is gated: accept its terms at https://huggingface.co/{repo}, then run `hf auth login`.") from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"There is no repo {repo} on the hub, or it is private: check its name, or run `hf auth login`.") from error
+        raise unknown(f"There is no repo {repo} on the hub, or it is private: check its name, or run `hf auth login`.") from error
     except Exception as error:  # the network, the disk, the hub itself
         reason = f"{type(error).__name__}: {brief(error)}"
         raise ModelError(f"{repo} could not be fetched from the hub ({reason}): check the network and the room in {cache}.") from error

@@ -84,13 +84,19 @@ class Store:
         except MlxspecError:
             log.close(mark=False)
             raise
+        except OSError as error:  # somebody deleted or moved it meanwhile
+            log.close(mark=False)
+            raise MlxspecError(f"The session {path} cannot be read ({error.strerror}): mlxspec sessions lists those that can.") from None
         if fault is None:
             log.keep(whole)
             log.note(session)
             return session, log, None
         log.close(mark=False)
         aside = _free(path.with_suffix(".damaged"))
-        path.rename(aside)
+        try:
+            path.rename(aside)
+        except OSError as error:
+            raise MlxspecError(f"The session {path} is damaged and cannot be kept aside ({error.strerror}): make its folder writable.") from None
         kept = f"the {len(session.turns)} messages before it go on" if session.turns else "nothing before it could be read"
         log = SessionLog(name, path, {**head(session), "damaged": aside.name}, self.clock)
         log.note(session)
@@ -128,11 +134,11 @@ class Store:
         for changed, name, path in self._files()[:among]:
             summary = self._summary(name, path, changed)
             if summary.cut_off and not summary.damaged and not locked(path):
-                with suppress(MlxspecError):
+                with suppress(MlxspecError, OSError):  # it counts as ended where it can be opened, and one without a message is deleted
                     self.open(name)[1].close()
                     if summary.used:
                         os.utime(path, (changed, changed))
-                if summary.used:
+                if summary.used and path.exists():
                     return summary
         return None
 

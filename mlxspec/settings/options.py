@@ -14,6 +14,8 @@ from mlxspec.errors import UsageError
 
 ACCEPT = ("coupled", "ratio", "mirror", "pcg")
 DTYPES = ("float32", "float16", "bfloat16")
+NEAR_ZERO = 1e-4  # a temperature below it cannot be divided by
+HIGHEST, LEAST = 1e30, 1e-30  # sampling is done in float32: within these it stays finite and above 0, with the logits it meets
 
 
 def option(default: Any, help: str, *flags: str, when: str, metavar: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
@@ -48,7 +50,7 @@ class Options:
     top_k: int = option(0, "keep the K likeliest tokens (0: all)", when="reply", metavar="K")
     min_p: float = option(0.0, "drop tokens below this share of the likeliest one", when="reply", metavar="P")
     repetition_penalty: float = option(1.0, "divide the logits of tokens seen lately (1: off)", when="reply", metavar="X")
-    repetition_context_size: int = option(20, "how many tokens back the repetition penalty looks", when="reply", metavar="N")
+    repetition_context_size: int = option(20, "how many tokens back the repetition penalty looks (0: all)", when="reply", metavar="N")
     logit_bias: Mapping[int, float] | None = option(None, 'added to logits, as JSON: {"TOKEN": BIAS}', when="reply", metavar="JSON")
     seed: int | None = option(None, "same seed, same text (default: a fresh one, reported)", when="reply", metavar="N")
     stop: tuple[str, ...] = option((), "end the reply at this string (may be repeated)", when="reply", metavar="STRING")
@@ -63,16 +65,16 @@ class Options:
             if value is not None and not low <= value <= high:
                 reach = f"from {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
                 raise UsageError(f"{_flag(name)} {value} makes no sense: give a number {reach}.")
-        if 0 < self.temperature < 1e-4:
-            raise UsageError(f"--temperature {self.temperature} is too near 0 to divide by: give 0, or at least 0.0001.")
+        if 0 < self.temperature < NEAR_ZERO:
+            raise UsageError(f"--temperature {self.temperature} is too near 0 to divide by: give 0, or at least {NEAR_ZERO}.")
         if self.accept in ("ratio", "pcg") and (self.draft_width or 1) > 1:
             raise UsageError(f"--accept {self.accept} judges chains, and --draft-width above 1 makes trees: leave one of them out.")
         if self.accept in ("mirror", "pcg") and self.temperature == 0:
             raise UsageError(f"--accept {self.accept} draws at random and --temperature 0 draws nothing: give a temperature, or --accept coupled.")
-        if self.top_p == 0:
-            raise UsageError("--top-p 0 leaves no token: give a mass above 0, up to 1.")
-        if self.repetition_penalty == 0:
-            raise UsageError("--repetition-penalty 0 would divide by zero: give a number above 0 (1 is off).")
+        if self.top_p < LEAST:
+            raise UsageError(f"--top-p {self.top_p} leaves no token: give a mass above 0 (at least {LEAST:g}), up to 1.")
+        if self.repetition_penalty < LEAST:
+            raise UsageError(f"--repetition-penalty {self.repetition_penalty} would divide by zero: give a number above 0 (1 is off).")
         if self.kv_bits not in (None, 4, 8):
             raise UsageError(f"--kv-bits {self.kv_bits} is not offered: give 4 or 8.")
         if self.kv_bits is not None and self.max_kv_size is not None:
@@ -83,8 +85,9 @@ class Options:
                 raise UsageError(f"{_flag(item.name)} {value} is unknown: give one of {', '.join(choices)}.")
         for token, bias in (self.logit_bias or {}).items():
             whole = isinstance(token, int) and not isinstance(token, bool) and token >= 0
-            if not whole or not isinstance(bias, int | float) or math.isnan(bias) or bias == math.inf:
-                raise UsageError(f"--logit-bias {{{token!r}: {bias!r}}} makes no sense: give token numbers and finite biases (or -inf), as JSON.")
+            if not whole or not isinstance(bias, int | float) or not bias <= HIGHEST:
+                what = f"give token numbers and biases up to {HIGHEST:g} (or -inf), as JSON"
+                raise UsageError(f"--logit-bias {{{token!r}: {bias!r:.60}}} makes no sense: {what}.")
         if self.chat_template_config is not None:
             try:
                 if not isinstance(json.loads(self.chat_template_config), dict):
@@ -114,11 +117,11 @@ class SpeechOptions(Options):
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tokens", -1, math.inf),
-    ("temperature", 0, math.inf),
+    ("temperature", 0, HIGHEST),
     ("top_p", 0, 1),
     ("top_k", 0, math.inf),
     ("min_p", 0, 1),
-    ("repetition_penalty", 0, math.inf),
+    ("repetition_penalty", 0, HIGHEST),
     ("repetition_context_size", 0, math.inf),
     ("seed", 0, 2**64 - 1),
     ("draft_tokens", 0, math.inf),

@@ -20,6 +20,7 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 
 from mlxspec.errors import DrafterError
+from mlxspec.loading.load import dequantise
 from mlxspec.training.cross_entropy import cross_entropy, projected
 from mlxspec.training.data import Answer, TrainingText
 from mlxspec.training.redrafter import rounds
@@ -67,7 +68,7 @@ class SmallTask:
         self.place[self.common] = np.arange(len(self.common))
 
     def _load(self, folder: Path) -> None:
-        from mlx_lm.utils import dequantize_model, load_model
+        from mlx_lm.utils import load_model
 
         try:
             network, config = load_model(folder)
@@ -78,7 +79,7 @@ class SmallTask:
             if config.get(name) != self.config[name]:
                 raise DrafterError(f"{folder} has {name} {config.get(name)}, and {self.config[name]} is asked for: give the options of its training.")
         network.set_dtype(mx.float32)
-        dequantize_model(network)
+        dequantise(network)
         self.network = network
 
     def loss(self, batch: np.ndarray, step: int) -> mx.array:

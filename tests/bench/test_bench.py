@@ -24,6 +24,7 @@ from mlxspec.bench.rows import EngineRow, MlxLmRow, Run, draft_rounds, plain_twi
 from mlxspec.bench.run import BenchOptions, bench_engine, format_table, run_bench
 from mlxspec.core.events import Done, Event, Prefill, Step, Text
 from mlxspec.errors import DrafterError, MlxspecError, UsageError
+from mlxspec.loading.load import load_model
 from mlxspec.settings.options import Options
 from tests.tiny import config_of, save_folder, tiny_engine, tiny_model
 
@@ -272,14 +273,20 @@ def test_a_row_that_fails_is_reported_and_the_others_go_on(clock: Clock) -> None
     broken = FakeEngine(clock, "broken")
     broken.fail = RuntimeError("out of memory")
     engine = FakeEngine(clock, others={"broken": broken})
-    result = bench_engine(engine, prompts_of("a", "a"), asked(drafters=("nope", "broken")), lambda _: None)
+    result = bench_engine(engine, prompts_of("a", "a"), asked(drafters=("broken",)), lambda _: None)
     rows = rows_of(result)
-    assert rows["nope"]["error"] == "--drafter nope is unknown."
     assert rows["broken"]["error"] == "RuntimeError: out of memory"
-    assert rows["broken"]["speedup"] is rows["nope"]["identical_to_plain"] is None
+    assert rows["broken"]["speedup"] is rows["broken"]["identical_to_plain"] is None
     assert rows["none"]["prompts"] == 2 and rows["none"]["error"] is None
     assert [call for call in engine.calls if call[0] == "broken"] == [("broken", 0, 16), ("broken", 0, 99)]
     assert "broken failed: RuntimeError: out of memory" in format_table(result)
+
+
+def test_a_row_that_cannot_be_built_is_refused_before_the_first_prompt(clock: Clock) -> None:
+    engine = FakeEngine(clock)
+    with pytest.raises(UsageError, match=r"row nope cannot run\. --drafter nope is unknown"):
+        bench_engine(engine, prompts_of("a", "a"), asked(drafters=("none", "nope")), lambda _: None)
+    assert engine.calls == []
 
 
 def test_ctrl_c_keeps_what_every_row_had_finished(clock: Clock) -> None:
@@ -541,8 +548,32 @@ def test_the_baseline_with_a_draft_needs_a_small_model(tmp_path: Path) -> None:
     target = save_folder(tmp_path / "target")
     path = write(tmp_path, {"prompt": "Hello"})
     options = Options(model=str(target), temperature=0, max_tokens=4)
-    rows = rows_of(run_bench(BenchOptions(options, ("none",), ("mlx-lm-draft",), path), lambda _: None))
-    assert "needs a small model" in rows["mlx-lm-draft"]["error"]
+    with pytest.raises(UsageError, match="needs a small model"):
+        BenchOptions(options, ("none", "lookup"), ("mlx-lm-draft",), path)
+    with pytest.raises(UsageError, match="--drafter smal is unknown"):
+        run_bench(BenchOptions(options, ("smal",), (), path), lambda _: None)
+    with pytest.raises(UsageError, match=r"row small cannot run\. No small drafter comes with target"):
+        run_bench(BenchOptions(options, ("small",), ("mlx-lm-draft",), path), lambda _: None)
     rows = rows_of(run_bench(BenchOptions(options, ("small",), ("mlx-lm-draft",), path, draft_model=str(target)), lambda _: None))
     assert list(rows) == ["none", f"small:{target}", "mlx-lm-draft"]
     assert rows["mlx-lm-draft"]["error"] is None
+
+
+def test_the_baseline_drafts_with_the_small_model_that_ships_where_the_row_beside_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, small = save_folder(tmp_path / "target"), save_folder(tmp_path / "shipped", seed=1)
+    path = write(tmp_path, {"prompt": "Hello"})
+    monkeypatch.setattr("mlxspec.drafters.choose.shipped", lambda kind, loaded: str(small))
+    options = Options(model=str(target), temperature=0, max_tokens=4)
+    drafted: list[Any] = []
+    built = MlxLmRow.__init__
+
+    def caught(self: MlxLmRow, *args: Any) -> None:
+        built(self, *args)
+        drafted.append(self.draft_model)
+
+    monkeypatch.setattr(MlxLmRow, "__init__", caught)
+    rows = rows_of(run_bench(BenchOptions(options, ("none", "small", f"small:{target}"), ("mlx-lm-draft",), path), lambda _: None))
+    assert list(rows) == ["none", "small", f"small:{target}", "mlx-lm-draft"]
+    assert not [name for name, row in rows.items() if row["error"]]
+    expected = load_model(Options(model=str(small)), lambda _: None).model.layers[0].mlp.up_proj.weight
+    assert mx.array_equal(drafted[0].layers[0].mlp.up_proj.weight, expected)

@@ -104,7 +104,7 @@ def test_a_prompt_without_text_is_refused(argv: list[str], stdin: bytes | None, 
 def test_an_unreadable_prompt_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (home / "none.txt", home):
         code, line = failing(capsys, "generate", "-f", str(path))
-        assert code == 1
+        assert code == 2
         assert str(path) in line
 
 

@@ -41,6 +41,13 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("mlxspec 0.")
 
 
+def test_a_bare_command_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    help = capsys.readouterr()
+    assert main([]) == 0
+    assert capsys.readouterr() == help
+
+
 def test_help_lists_every_option_with_its_own_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     main(["generate", "--help"])
@@ -53,7 +60,7 @@ def test_help_lists_every_option_with_its_own_help(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ((), "no verb"),
+        (("",), 'mlxspec generate "..."'),
         (("generat", "x"), "did you mean generate?"),
         (("What is gravity?",), 'mlxspec generate "..."'),
         (("--seed", "1", "generate"), "--seed stands before it"),
@@ -165,6 +172,67 @@ def test_what_makes_no_sense_is_refused_before_a_model_is_loaded(
     assert code == 2
     assert words in line
     assert opened.engines == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "typed"),
+    [
+        (["generate", "hi", "--temp", "-1"], "--temp -1"),
+        (["generate", "hi", "--temp=-1"], "--temp -1"),
+        (["generate", "hi", "--temp", "hot"], "--temp 'hot'"),
+        (["generate", "hi", "--temp", "0", "--accept", "pcg"], "--temp 0"),
+        (["generate", "hi", "--temperature", "-1"], "--temperature -1"),
+        (["generate", "hi", "--top_p", "2"], "--top-p 2"),
+        (["generate", "hi", "-n", "-7"], "-n -7"),
+        (["generate", "hi", "-n-7"], "-n -7"),
+        (["chat", "hi", "--temp", "-1"], "--temp -1"),
+        (["bench", "--prompts", "x", "-n", "0"], "-n 0"),
+    ],
+    ids=" ".join,
+)
+def test_a_flag_is_named_as_it_was_typed(argv: list[str], typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = failing(capsys, *argv)
+    assert code == 2
+    assert f" {typed}" in line
+    assert "--temperature" not in line or "--temperature" in argv
+
+
+def test_a_flag_that_was_not_typed_keeps_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MLXSPEC_TEMPERATURE", "-1")
+    assert "--temperature -1" in failing(capsys, "generate", "hi")[1]
+    monkeypatch.delenv("MLXSPEC_TEMPERATURE")
+    line = failing(capsys, "generate", "hi", "-m", "200")[1]
+    assert "-n 200" in line and "--model 200" in line  # the remedy is another spelling
+
+
+def test_an_unknown_model_and_a_prompt_file_that_is_not_there_are_usage_errors(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    isolate(monkeypatch, home)
+    for argv in (["hi", "-m", "./nowhere"], ["hi", "-m", "no-such-model"], ["-f", str(home / "nowhere.txt")], ["-f", str(home)]):
+        code, line = failing(capsys, "generate", *argv)
+        assert code == 2
+        assert "nowhere" in line or "no-such-model" in line or str(home) in line
+
+
+def test_an_error_of_the_system_names_its_file_or_where_it_arose(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unnamed(*_: Any) -> int:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("mlxspec.cli.main.run", lambda *_: (home / "gone.json").read_text())
+    assert str(home / "gone.json") in failing(capsys, "paths")[1]
+    monkeypatch.setattr("mlxspec.cli.main.run", unnamed)
+    assert Path(__file__).name in failing(capsys, "paths")[1]
+    (home / "left").mkdir()
+    monkeypatch.chdir(home / "left")
+    (home / "left").rmdir()
+    monkeypatch.setattr("mlxspec.cli.main.run", lambda *_: Path.cwd())
+    line = failing(capsys, "paths")[1]
+    monkeypatch.chdir(home)
+    assert "current folder is gone" in line
 
 
 def test_errors_with_json_are_an_object_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,14 @@ from mlx_lm import sample_utils
 from mlxspec.core import sampling
 from mlxspec.core.accept import coupled, ratio
 from mlxspec.core.decode import Limits, decode
+from mlxspec.core.drafter import NoDrafter
 from mlxspec.core.events import Step
 from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import PURPOSES, Sampler, mix
 from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Target
 from mlxspec.drafters.small import SmallDrafter
+from mlxspec.errors import ModelError, UsageError
 from tests.tiny import MarkovModel
 
 VOCAB = 40
@@ -289,3 +291,59 @@ def test_the_first_draw_of_a_round_is_remembered(monkeypatch: pytest.MonkeyPatch
     first = context.first(logits).item()
     assert coupled(Proposal(rest=True), logits, context).token == first
     assert draws == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("policy", [coupled, ratio])
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize(("value", "error"), [(math.nan, ModelError), (math.inf, ModelError), (-math.inf, UsageError)])
+def test_a_reply_ends_with_an_error_where_the_model_gives_no_number(
+    value: float, error: type[Exception], rest: bool, policy: Any, temperature: float
+) -> None:
+    """After three good tokens every logit is the same non-number: the reply says them, then why it ends, with and without a step started ahead."""
+    table = np.full((VOCAB, VOCAB), -50.0)
+    for token in range(VOCAB):
+        table[token, (token + 1) % VOCAB] = 50.0
+    table[8] = value
+
+    class Drafter(NoDrafter):
+        def propose(self, token: int, limit: int, context: Any) -> Proposal:
+            tokens = [] if rest else [(token + step) % VOCAB for step in (1, 2)][:limit]
+            sampled = [mx.eye(VOCAB)[token] for token in tokens] if policy is ratio and temperature else None
+            return Proposal.chain(tokens, sampled) if tokens else Proposal(rest=rest)
+
+    sampler = Sampler(VOCAB, temperature=temperature, repetition_penalty=1.1, seed=3)
+    said: list[int] = []
+    with pytest.raises(error):
+        for step in decode(TokenSequence(Target(MarkovModel(table))), Drafter(), policy, sampler, [5], Limits(max_tokens=20)):
+            said += step.tokens if isinstance(step, Step) else ()
+    assert said == [6, 7, 8][: len(said)] and len(said) >= 1
+
+
+def test_a_bias_that_leaves_no_token_is_named() -> None:
+    context = Sampler(VOCAB, temperature=1.0, logit_bias=dict.fromkeys(range(VOCAB), -math.inf)).at(HISTORY)
+    with pytest.raises(UsageError, match="--logit-bias"):
+        coupled(Proposal(), some_logits(3)[None], context)
+    kept = Sampler(VOCAB, temperature=1.0, logit_bias=dict.fromkeys(range(1, VOCAB), -math.inf)).at(HISTORY)
+    assert coupled(Proposal(), some_logits(3)[None], kept).token == 0
+
+
+def test_a_row_that_is_not_visited_may_hold_anything() -> None:
+    logits = mx.stack([some_logits(1), mx.full((VOCAB,), math.nan)])
+    for temperature in (0.0, 1.0):
+        context = Sampler(VOCAB, temperature=temperature, seed=5).at(HISTORY)
+        said = coupled(Proposal(), logits[:1], context).token
+        assert coupled(Proposal.chain([(said + 1) % VOCAB]), logits, context).token == said
+        with pytest.raises(ModelError):
+            coupled(Proposal.chain([said]), logits, Sampler(VOCAB, temperature=temperature, seed=5).at(HISTORY))
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_how_far_back_the_repetition_penalty_looks_is_as_in_mlx_lm(size: int) -> None:
+    """0 is the whole history there, so it is here: the same option gives the same text."""
+    processor = sample_utils.make_logits_processors(repetition_penalty=1.7, repetition_context_size=size)[0]
+    expected = processor(mx.array(HISTORY), mx.array(some_logits(4)[None]))
+    sampler = Sampler(VOCAB, repetition_penalty=1.7, repetition_context_size=size)
+    assert mx.array_equal(sampler.at(HISTORY).scores(some_logits(4)), expected[0])
+    touched = set(np.flatnonzero(np.array(expected[0] != some_logits(4))).tolist())
+    assert touched == (set(HISTORY) if size == 0 else set(HISTORY[-size:]))

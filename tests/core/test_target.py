@@ -1,5 +1,6 @@
 """A tree in one forward is each path by itself, and a kept cache is a recomputed one: on nine families, within and past the window."""
 
+import io
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -12,8 +13,8 @@ from mlxspec.core.proposal import Proposal
 from mlxspec.core.sampling import Sampler
 from mlxspec.core.sequence import TokenSequence
 from mlxspec.core.target import Rows, Target, result
-from mlxspec.errors import DrafterError, RollbackError
-from tests.tiny import FAMILIES, RECURRENT, SLIDING, VOCAB, tiny_fused_rope, tiny_model
+from mlxspec.errors import DrafterError, ModelError, RollbackError
+from tests.tiny import FAMILIES, RECURRENT, SLIDING, VOCAB, MarkovModel, tiny_fused_rope, tiny_model
 
 CONTEXT = Sampler(VOCAB).at([0])
 
@@ -281,3 +282,48 @@ def test_weights_and_their_names_are_untouched() -> None:
     TokenSequence(Target(model))
     assert [name for name, _ in tree_flatten(model.parameters())] == before
     assert type(model.layers[0].self_attn).__name__ == "Attention"
+
+
+def test_each_forward_of_the_probe_is_evaluated_before_the_next() -> None:
+    """A model in several processes sends within its forward: with two of them open the messages cross. This one says so."""
+    model = tiny_model()
+    plain = type(model).__call__
+    last: list[mx.array] = []
+
+    def unevaluated(x: mx.array) -> bool:
+        graph = io.StringIO()
+        mx.export_to_dot(graph, x)
+        return "->" in graph.getvalue()
+
+    class Pipelined(type(model)):  # type: ignore[misc]
+        def __call__(self, *args: object, **kwargs: object) -> mx.array:
+            if last and unevaluated(last[-1]):
+                raise RuntimeError("two forwards are open")
+            last.append(plain(self, *args, **kwargs))
+            return last[-1]
+
+    target = Target(model)
+    model.__class__ = Pipelined
+    target.probe()
+    assert (target.shape, target.reason) == ("tree", None)
+    assert len(last) > 6
+
+
+@pytest.mark.parametrize(("dtype", "remedy"), [(mx.float16, "--dtype float32 or bfloat16"), (mx.float32, "Fetch it again")])
+def test_the_probe_refuses_logits_that_are_no_numbers(dtype: mx.Dtype, remedy: str) -> None:
+    """One damaged number in one matrix is enough."""
+    model = tiny_model()
+    model.set_dtype(dtype)
+    model.layers[1].mlp.down_proj.weight[3, 4] = float("nan")
+    with pytest.raises(ModelError, match=remedy) as caught:
+        Target(model).probe()
+    assert str(dtype).rpartition(".")[2] in str(caught.value)
+
+
+def test_logits_of_minus_infinity_are_no_damage() -> None:
+    """A model may bar tokens for good."""
+    table = np.zeros((6, 6))
+    table[:, 2] = -np.inf
+    target = Target(MarkovModel(table))
+    target.probe()
+    assert target.probed

@@ -111,9 +111,17 @@ def test_the_name_of_a_file_does_not_matter(tmp_path: Path) -> None:
 
 def test_sampling_defaults_of_the_file(path: Path) -> None:
     made = writer.llama()
-    made.metadata.update({"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.top_p": 3.0})
+    made.metadata.update({"general.sampling.temp": 0.6, "general.sampling.top_k": 20.0, "general.sampling.top_p": 3.0})
+    made.metadata["general.sampling.min_p"] = "small"
     made.write(path)
-    assert sampling_defaults(gguf.load(path)[3]) == {"temperature": 0.6, "top_k": 20}
+    said: list[str] = []
+    assert sampling_defaults(gguf.load(path)[3], said.append) == {"temperature": 0.6, "top_k": 20}
+    assert [line.count("--top-p 3.0") + line.count("--min-p 'small'") for line in said] == [1, 1]
+    greedy = writer.llama()
+    greedy.metadata["general.sampling.temp"] = 1e-6
+    greedy.write(path)
+    assert sampling_defaults(gguf.load(path)[3], said.append) == {"temperature": 0.0}
+    assert len(said) == 2
 
 
 # ---- Tokenizer ---------------------------------------------------------------------------------------------------------------------------

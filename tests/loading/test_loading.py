@@ -22,10 +22,11 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 from mlxspec.errors import ModelError
 from mlxspec.loading import fetch
-from mlxspec.loading.load import Loaded, digest, load_model, sampling_defaults, set_dtype
+from mlxspec.loading.load import SAMPLING, Loaded, dequantise, digest, load_model, sampling_defaults, set_dtype
 from mlxspec.settings.options import Options
 from tests import gguf_writer as writer
 
@@ -221,11 +222,48 @@ def test_weights_that_must_stay_in_float32_do(folder: Path) -> None:
         ({"temperature": -1, "top_k": 2.5, "top_p": 0, "min_p": "x", "repetition_penalty": None}, {}),
         ({"do_sample": False, "temperature": 0.9, "top_p": 0.9}, {"temperature": 0.0}),
         ({"temperature": True, "top_k": [1], "max_length": 20}, {}),
+        ({"temperature": 1e-6, "top_k": 50.0}, {"temperature": 0.0, "top_k": 50}),
+        ({"temperature": 1.0, "top_p": 1e-46}, {"temperature": 1.0}),
         ({}, {}),
     ],
 )
 def test_sampling_defaults(values: dict[str, Any], expected: dict[str, Any] | None) -> None:
-    assert sampling_defaults(values) == (values if expected is None else expected)
+    """What is taken is of the option's own kind, and each value that is left out is named."""
+    said: list[str] = []
+    found = sampling_defaults(values, said.append)
+    expected = values if expected is None else expected
+    assert found == expected and list(map(type, found.values())) == list(map(type, expected.values()))
+    left_out = {key for key in SAMPLING if values.get(key) is not None} - found.keys() if values.get("do_sample", True) else set()
+    assert len(said) == len(left_out)
+    assert all(any(f"--{key.replace('_', '-')} {values[key]!r}" in line for line in said) for key in left_out)
+
+
+class Experts(nn.Module):
+    """A layer whose quantisation has a scale for each expert, which mlx-lm's unpacking passes over."""
+
+    def __init__(self, global_scale: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gate = QuantizedSwitchLinear(64, 32, 2, bias=False, group_size=16, bits=4, mode="nvfp4", global_scale=global_scale)
+
+
+def test_a_quantised_layer_with_a_parameter_that_unpacking_passes_over_is_refused_by_name() -> None:
+    odd = nn.Sequential(nn.QuantizedLinear(64, 32, group_size=32, bits=4))
+    odd.layers[0].zero_points = mx.ones((32,))
+    for model, named in ((Experts(), ("gate", "global_scale")), (odd, ("layers.0", "zero_points"))):
+        for unpack in (dequantise, lambda model: set_dtype(model, mx.float32)):
+            with pytest.raises(ModelError) as caught:
+                unpack(model)
+            assert all(word in str(caught.value) for word in named)
+
+
+def test_every_other_quantised_layer_is_unpacked() -> None:
+    table = nn.QuantizedEmbedding(8, 64, group_size=32, bits=8)
+    model = nn.Sequential(nn.QuantizedLinear(64, 32, bias=True, group_size=32, bits=4), table, Experts(global_scale=False))
+    before = [model.layers[0](mx.ones((1, 64))), table(mx.array([3]))]
+    dequantise(model)
+    after = [model.layers[0](mx.ones((1, 64))), model.layers[1](mx.array([3]))]
+    assert not [name for name, layer in model.named_modules() if "scales" in layer]
+    assert all(mx.allclose(one, other, atol=1e-3).item() for one, other in zip(before, after, strict=True))
 
 
 def test_a_broken_generation_config_is_no_reason_to_fail(folder: Path) -> None:

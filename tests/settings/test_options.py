@@ -7,10 +7,12 @@ import subprocess
 import sys
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 import mlxspec
+from mlxspec.core.sampling import Sampler
 from mlxspec.errors import UsageError
 from mlxspec.llm.engine import Engine, load
 from mlxspec.settings.options import Options, names
@@ -20,11 +22,11 @@ NAN, INF = math.nan, math.inf
 NO_NUMBER: list[Any] = [NAN, INF, -INF, "1", "", True, False, [1], {}, 1j]
 BAD: dict[str, list[Any]] = {
     "max_tokens": [-2, 1.5, 5.0, None, *NO_NUMBER],
-    "temperature": [-0.1, -1, 1e-42, None, *NO_NUMBER],
-    "top_p": [0, -0.1, 1.01, 2, None, *NO_NUMBER],
+    "temperature": [-0.1, -1, 1e-42, 1e300, 10**400, None, *NO_NUMBER],
+    "top_p": [0, 1e-46, 1e-38, -0.1, 1.01, 2, None, *NO_NUMBER],
     "top_k": [-1, 0.5, 5.0, None, *NO_NUMBER],
     "min_p": [-0.01, 1.01, None, *NO_NUMBER],
-    "repetition_penalty": [0, -1, 0.0, None, *NO_NUMBER],
+    "repetition_penalty": [0, -1, 0.0, 1e-46, 1e39, None, *NO_NUMBER],
     "repetition_context_size": [-1, 2.5, 20.0, None, *NO_NUMBER],
     "seed": [-1, 2**64, 1.5, 7.0, *NO_NUMBER],
     "draft_tokens": [-1, 2.5, 2.0, *NO_NUMBER],
@@ -34,7 +36,7 @@ BAD: dict[str, list[Any]] = {
     "kv_bits": [0, 1, 2, 3, 5, 16, -4, 4.0, *NO_NUMBER],
     "accept": ["", "Coupled", "greedy", "mirrors", None, 1],
     "dtype": ["", "float", "int8", "f32", 32],
-    "logit_bias": [{"3": 1.0}, {-1: 1.0}, {1.5: 1.0}, {True: 1.0}, {3: NAN}, {3: INF}, {3: "1"}, {3: None}, [1], "3", 3],
+    "logit_bias": [{"3": 1.0}, {-1: 1.0}, {1.5: 1.0}, {True: 1.0}, {3: NAN}, {3: INF}, {3: 1e39}, {3: "1"}, {3: None}, [1], "3", 3],
     "stop": ["", ("",), ("a", ""), ("a", 5), 5, None, (None,)],
     "model": [5, None],
     "drafter": [5, None],
@@ -48,8 +50,8 @@ BAD: dict[str, list[Any]] = {
 }
 GOOD: dict[str, list[Any]] = {
     "max_tokens": [-1, 0, 1, 10**9],
-    "temperature": [0, 0.0, 1e-4, 1, 0.7, 5.5],
-    "top_p": [1, 1.0, 0.01],
+    "temperature": [0, 0.0, 1e-4, 1, 0.7, 5.5, 1e30],
+    "top_p": [1, 1.0, 0.01, 1e-30],
     "top_k": [0, 1, 10**6],
     "min_p": [0, 0.5, 1],
     "repetition_penalty": [0.5, 1, 1.0, 3],
@@ -62,7 +64,7 @@ GOOD: dict[str, list[Any]] = {
     "kv_bits": [4, 8, None],
     "accept": ["coupled", "ratio", "mirror", "pcg"],
     "dtype": ["float32", "float16", "bfloat16", None],
-    "logit_bias": [{}, {0: 1}, {3: -1.5, 4: -INF}, None],
+    "logit_bias": [{}, {0: 1}, {3: -1.5, 4: -INF}, {3: -1e300, 4: 1e30}, None],
     "stop": [(), ("a",), ("a", "b"), ["a"]],
     "model": ["smollm2-135m", "owner/name"],
     "drafter": ["none", "small:x"],
@@ -93,6 +95,25 @@ def test_what_makes_sense_is_taken_as_it_is(name: str, value: Any) -> None:
 
 def test_every_option_is_tested_here() -> None:
     assert set(BAD) == set(GOOD) == set(names())
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty"])
+def test_every_number_that_is_taken_leaves_a_law_in_float32(name: str) -> None:
+    """Powers of ten over the whole range of a double, among logits of both signs: refused, or as good as its like in double precision."""
+    logits = mx.array([[3.0, -2.0, 1.0, 0.5]])
+    taken = 0
+    for value in [10.0**power for power in range(-320, 309)]:
+        try:
+            options = Options(**{"temperature": 1.0, "top_k": 3, name: value})
+        except UsageError:
+            continue
+        taken += 1
+        asked = {key: getattr(options, key) for key in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+        context = Sampler(4, **asked).at([1, 2])
+        probs = np.array(context.probs(logits[0]), np.float64)
+        assert abs(probs.sum() - 1) < 1e-5, value
+        assert probs[int(np.array(context.draw(logits[0])))] > 0, value
+    assert taken > 4
 
 
 @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3)])
@@ -174,6 +195,7 @@ def plain() -> Engine:
         ({"zzz": 1}, "zzz"),
         ({"temperature": -1}, "--temperature"),
         ({"logit_bias": {258: 1.0}}, "0 to 257"),
+        ({"top_p": 1e-46}, "--top-p"),
         ({"chat_template_config": "{"}, "--chat-template-config"),
         ({"accept": "ratio", "draft_width": 2}, "--draft-width"),
         ({"accept": "pcg", "draft_width": 2}, "--draft-width"),
@@ -198,7 +220,7 @@ def test_load_refuses_what_belongs_to_a_reply(options: dict[str, Any], part: str
 
 def test_a_models_own_defaults_hold_unless_overridden(plain: Engine) -> None:
     loaded = dataclasses.replace(plain.loaded, defaults={"temperature": 0.0, "repetition_penalty": 1.5})
-    mild = Engine(loaded, plain.target, "none", plain.settings, lambda _: None)
+    mild = Engine(loaded, plain.sequence, "none", plain.settings, lambda _: None)
     assert (
         mild.generate("one two one", max_tokens=12, seed=1).tokens
         == plain.generate("one two one", max_tokens=12, temperature=0, repetition_penalty=1.5).tokens
