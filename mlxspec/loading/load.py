@@ -26,6 +26,8 @@ from mlx.utils import tree_map_with_path
 from mlxspec.display import in_bytes, one_line
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.loading import gguf
+from mlxspec.loading.catalog import looks_like_path
+from mlxspec.loading.ends import end_tokens
 from mlxspec.loading.fetch import BUILT_IN, brief, obtain
 from mlxspec.loading.memory import needed, preflight
 from mlxspec.settings.options import Options
@@ -103,15 +105,6 @@ def runs_on_cpu() -> bool:
     return bool(mx.default_device() == mx.cpu)
 
 
-def looks_like_path(name: str) -> bool:
-    """Whether ``--model`` can only mean something on this disk.
-
-    >>> [looks_like_path(name) for name in ("./model", "~/m", "/m", "owner/m.gguf", "owner/name")]
-    [True, True, True, True, False]
-    """
-    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.lower().endswith(".gguf") or (name != "" and os.path.exists(name))
-
-
 def near(name: str) -> str:
     """Built-in names that resemble a name, or all of them."""
     return ", ".join(difflib.get_close_matches(name.lower(), BUILT_IN, n=3, cutoff=0.4) or sorted(BUILT_IN))
@@ -136,11 +129,21 @@ def _read_folder(path: Path) -> tuple[nn.Module, Any, dict[str, Any], dict[str, 
             raise ModelError(f"{path} brings code of its own, which is not run here: give a model of a kind mlx-lm knows.") from error
         reason = f"{type(error).__name__}: {brief(error)}"
         raise ModelError(f"{path} cannot be loaded ({reason}): check that it is a whole MLX model of a kind mlx-lm knows.") from error
+    sampling = _json(path / "generation_config.json")
+    own = _json(path / "config.json")  # mlx-lm puts the generation config's ends in the place of its own
+    text = own.get("text_config")
+    inner = text.get("eos_token_id") if isinstance(text, dict) else None
+    tokenizer.eos_token_ids = end_tokens(tokenizer, config.get("eos_token_id"), own.get("eos_token_id"), inner, sampling.get("eos_token_id"))
+    return model, tokenizer, config, sampling
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none that can be read."""
     try:
-        sampling = json.loads((path / "generation_config.json").read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        sampling = {}
-    return model, tokenizer, config, sampling if isinstance(sampling, dict) else {}
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def sampling_defaults(values: dict[str, Any]) -> dict[str, Any]:
