@@ -11,6 +11,7 @@ from typing import Any
 
 from mlxspec.core.events import Done, Notice, Prefill, Text
 from mlxspec.errors import UsageError
+from mlxspec.loading.catalog import lasting, lasting_drafter
 from mlxspec.sessions.store import Session, Store
 from mlxspec.tui.chat.autosave import Autosave
 from mlxspec.tui.chat.jobs import FIRST, TALK
@@ -70,6 +71,8 @@ class Conversation:
 
     def load(self, model: str, drafter: str | None = None, **options: Any) -> None:
         """Load a model (and measure its plain speed when there is time). ``options`` are added to those of before."""
+        model = lasting(model)  # it is saved, and may be read in another folder
+        drafter = drafter and lasting_drafter(drafter)
         old = self.wish or ("", "auto", {})
         kept = old[1] if old[1] in ("none", "lookup") else "auto"  # a trained drafter fits one model alone
         options = {**old[2], **options}
@@ -79,6 +82,7 @@ class Conversation:
         self.wish = (model, drafter or kept, options)
 
     def switch_drafter(self, drafter: str) -> None:
+        drafter = lasting_drafter(drafter)
         if self.wish is not None:
             self.wish = (self.wish[0], drafter, self.wish[2])
         self.worker.switch_drafter(drafter)
