@@ -61,6 +61,9 @@ class FakeEngine:
         self.asked: list[dict[str, Any]] = []
         say("Model fake from nowhere")
 
+    def fitted(self, messages: list[dict[str, str]], **asked: Any) -> list[dict[str, str]]:
+        return messages
+
     def stream(self, prompt: Any, *, cancel: threading.Event | None = None, **asked: Any) -> Iterator[Event]:
         self.prompts.append(prompt)
         self.asked.append(asked)

@@ -151,7 +151,8 @@ def reply(request: Request, engine: "Engine", terminal: Terminal, trace: TraceWr
     """Streams one reply, and keeps the exchange for -c."""
     asked = {name: value for name, value in request.settings.items() if name in names("reply")}
     messages = [message for message in request.before if message["role"] != "system"] + [{"role": "user", "content": request.prompt}]
-    prompt: str | list[dict[str, str]] = messages if request.before else request.prompt
+    seen = engine.fitted(messages, **asked) if request.before else messages
+    prompt: str | list[dict[str, str]] = seen if request.before else request.prompt
     if trace is not None and asked.get("seed") is None:
         asked["seed"] = secrets.randbits(32)  # so that a trace says it in its first line
     done, read = None, 0
@@ -178,7 +179,7 @@ def reply(request: Request, engine: "Engine", terminal: Terminal, trace: TraceWr
         terminal.end_answer()
     keep(messages, done, request, terminal)
     if request.learn:
-        learn(messages, done, request, engine, terminal)
+        learn(seen, done, request, engine, terminal)
     if request.json:
         terminal.json(report(done))
     if request.stats:

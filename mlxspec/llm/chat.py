@@ -1,6 +1,6 @@
 """A conversation: keeps the caches of target and drafter over the turns, so that a turn reads only what is new. Knows no terminal."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from threading import Event as CancelEvent
 from typing import Any, Protocol
 
@@ -11,15 +11,24 @@ Message = dict[str, str]
 Events = Generator[ChatEvent, None, None]
 
 
+class Reader(Protocol):
+    """How an engine reads messages (prompt.PromptReader): marked text keeps what a message says apart from the template's own marks."""
+
+    def marked(self, messages: Sequence[Message], template_config: str | None = None) -> str: ...
+    def literal(self, text: str) -> str: ...
+    def encode(self, text: str) -> list[int]: ...
+
+
 class Engine(Protocol):
     """What a conversation needs of an engine."""
 
     target: Any  # of which the ``context_length``
     tokenizer: Any
 
+    @property
+    def reader(self) -> Reader: ...
     def checked(self, options: dict[str, Any]) -> Any: ...
     def prompt_tokens(self, prompt: list[int]) -> list[int]: ...
-    def render(self, messages: Sequence[Message], template_config: str | None = None) -> str: ...
     def stream(self, prompt: list[int], *, cancel: CancelEvent | None, reuse: bool, **options: Any) -> Generator[Event, None, None]: ...
 
 
@@ -37,7 +46,7 @@ class Chat:
         self.messages: list[Message] = []
         self.dropped = 0  # messages at the start that the model no longer sees
         self.prompt: list[int] = []  # tokens that the last reply goes on from
-        self._said: list[tuple[str, list[int]]] = []  # beginnings of the conversation as text and as the very tokens that were read and said
+        self._said: list[tuple[str, list[int]]] = []  # beginnings of the conversation as marked text and as the tokens that were read and said
 
     def send(self, text: str, **options: Any) -> Done:
         """The whole reply to a user's message."""
@@ -92,7 +101,7 @@ class Chat:
         tokens = self.engine.prompt_tokens(tokens)  # raises where even the last message alone is too long
         if dropped > self.dropped:
             limit = self.engine.target.context_length
-            yield Notice(f"The context of {limit} tokens is full: the oldest {dropped // 2} turns are no longer seen by the model.")
+            yield Notice(full(limit, dropped))
         self.dropped = dropped
         reply: Message = {"role": "assistant", "content": ""}
         self.messages = [*messages, reply]
@@ -114,27 +123,35 @@ class Chat:
                     emitted += [token for token in event.step.tokens if token not in stop] if event.step is not None else []
                 yield event
         finally:
-            said = reply["content"][len(before) :]
-            self._said.append((text + said, [*tokens, *(self._encode(said) if cut else emitted)]))  # a stop string ends the text within the tokens
+            said = self.engine.reader.literal(reply["content"][len(before) :])
+            read = self.engine.reader.encode(said) if cut else emitted  # a stop string ends the text within the tokens
+            self._said.append((text + said, [*tokens, *read]))
 
     def _fit(self, messages: list[Message], options: dict[str, Any]) -> tuple[list[int], str, int]:
         """The prompt of the next reply, its text, and how many of the oldest messages had to be left out."""
-        limit = self.engine.target.context_length
-        wanted = options.get("max_tokens", 512)
         dropped = self.dropped if self.dropped < len(messages) else 0
-        while True:
-            tokens, text = self._prompt(messages[dropped:], options)
-            room = (limit or 0) - len(tokens)
-            if limit is None or room >= min(max(wanted, 64), limit // 4) or dropped + 2 >= len(messages):
-                return tokens, text, dropped
-            dropped += 2  # a user's message and the reply to it
+        limit, wanted = self.engine.target.context_length, options.get("max_tokens", 512)
+        dropped = too_many(messages, lambda left: len(self._prompt(left, options)[0]), limit, wanted, dropped)
+        return *self._prompt(messages[dropped:], options), dropped
 
     def _prompt(self, messages: list[Message], options: dict[str, Any], begun: str = "") -> tuple[list[int], str]:
         """Tokens and text of a conversation and a reply that has ``begun``: what was read and said is taken as it was, the rest is encoded."""
         system = [{"role": "system", "content": self.system}] if self.system is not None else []
-        text = self.engine.render([*system, *messages], options.get("chat_template_config")) + begun
+        text = self.engine.reader.marked([*system, *messages], options.get("chat_template_config")) + self.engine.reader.literal(begun)
         known, tokens = next(((said, of) for said, of in reversed(self._said) if text.startswith(said)), ("", []))
-        return [*tokens, *self._encode(text[len(known) :])], text
+        return [*tokens, *self.engine.reader.encode(text[len(known) :])], text
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self.engine.tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+def too_many(messages: list[Message], count: Callable[[list[Message]], int], limit: int | None, wanted: int, dropped: int = 0) -> int:
+    """How many of the oldest messages to leave out, in whole turns, so that a context has room for a reply. The last one always stays."""
+    if limit is None:
+        return dropped
+    room = min(max(wanted, 64), limit // 4)
+    while limit - count(messages[dropped:]) < room and dropped + 2 < len(messages):
+        dropped += 2  # a user's message and the reply to it
+    return dropped
+
+
+def full(limit: int | None, dropped: int) -> str:
+    """What is said where messages had to be left out."""
+    return f"The context of {limit} tokens is full: the oldest {dropped // 2} turns are no longer seen by the model."

@@ -1,6 +1,5 @@
 """The public face: a loaded model with its drafter, a prompt in, events out. Knows no terminal and no sound card."""
 
-import json
 import secrets
 import sys
 from collections.abc import Generator, Sequence
@@ -23,7 +22,8 @@ from mlxspec.drafters.cost import CostCurve
 from mlxspec.drafters.drafting import Drafting, limits
 from mlxspec.drafters.kinds import check_name
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.llm.chat import Chat
+from mlxspec.llm.chat import Chat, full, too_many
+from mlxspec.llm.prompt import MARK, PromptReader, check_text
 from mlxspec.llm.text import TextStream
 from mlxspec.loading.load import Loaded, Say, context_length, load_model
 from mlxspec.settings.options import Options, known, names
@@ -65,15 +65,21 @@ class Engine:
         self.model_name = loaded.name
         self.drafter_name = self.drafting.name
         self.defaults = loaded.defaults
+        self.reader = PromptReader(self.tokenizer, loaded.name, say)
         self.vocab_size = min(target.vocab_size, 1 + max(self.tokenizer.get_vocab().values()))
 
     def with_drafter(self, drafter: Any) -> "Engine":
         """The same target in memory, and the same text, with another drafter."""
-        return Engine(self.loaded, self.sequence, drafter, self.settings, self.say, self.drafting.cost)
+        return self._with(self.sequence, drafter)
 
     def aside(self) -> "Engine":
         """The same target in memory with a text of its own and no drafter: what is said there leaves this one's text alone."""
-        return Engine(self.loaded, TokenSequence(self.target), "none", self.settings, self.say, self.drafting.cost)
+        return self._with(TokenSequence(self.target), "none")
+
+    def _with(self, sequence: TokenSequence, drafter: Any) -> "Engine":
+        other = Engine(self.loaded, sequence, drafter, self.settings, self.say, self.drafting.cost)
+        other.reader = self.reader
+        return other
 
     def report(self) -> tuple[str, str | None]:
         """Whether drafts are made now (on, paused, off), and the reason where they are not."""
@@ -109,15 +115,38 @@ class Engine:
         if isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], dict)):
             tokens = self._templated(prompt, settings)
         else:
-            tokens = [token for token in prompt if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size]
+            tokens = [token for token in prompt if isinstance(token, int) and not isinstance(token, bool)]
             if len(tokens) != len(prompt):
                 raise UsageError(f"The prompt has tokens outside 0 to {self.vocab_size - 1}: give whole numbers in that range.")
+        self._check_rows(tokens)
         if not tokens:
             raise UsageError("The prompt is empty: give some text.")
         limit = self.target.context_length
         if limit is not None and len(tokens) >= limit:
             raise UsageError(f"The prompt has {len(tokens)} tokens and {self.model_name} reads at most {limit}: shorten it.")
         return tokens
+
+    def fitted(self, messages: Sequence[dict[str, str]], **options: Any) -> list[dict[str, str]]:
+        """Messages without the oldest turns where the context has no room for them and a reply, as a chat leaves them out; that is said."""
+        settings = self.checked(options)
+        limit = self.target.context_length
+
+        def count(left: Sequence[dict[str, str]]) -> int:
+            return len(self._templated(left, settings))
+
+        dropped = too_many(list(messages), count, limit, settings.max_tokens)
+        if dropped:
+            self.say(full(limit, dropped))
+        return list(messages)[dropped:]
+
+    def _check_rows(self, tokens: Sequence[int]) -> None:
+        """Raise for a token the model has no row for: it would read whatever stands behind its embeddings."""
+        outside = next((token for token in tokens if not 0 <= token < self.vocab_size), None)
+        if outside is None:
+            return
+        spelling = next((f"{text!r} ({number})" for text, number in self.tokenizer.get_vocab().items() if number == outside), outside)
+        what = f"{self.model_name} has tokens 0 to {self.vocab_size - 1}"
+        raise UsageError(f"The prompt has the token {spelling}, and {what}: leave it out, or give a model and a tokenizer that belong together.")
 
     def sampler(self, settings: Options, seed: int) -> Sampler:
         """The sampler of a reply."""
@@ -239,28 +268,16 @@ class Engine:
         for message in messages:
             if not isinstance(message, dict) or not isinstance(message.get("content"), str) or not isinstance(message.get("role"), str):
                 raise UsageError(f"A message needs a role and a content: {message!r:.80} has not.")
-        try:
-            "".join(message["content"] for message in messages).encode()
-        except UnicodeEncodeError:
-            raise UsageError("The prompt has characters that are no text (lone surrogates): remove them.") from None
+        check_text(messages)
         if not "".join(message["content"] for message in messages).strip():
             raise UsageError("The prompt is empty: give some text.")
         if settings.system_prompt is not None:
             messages = [{"role": "system", "content": settings.system_prompt}, *messages]
-        text = self.render(messages, settings.chat_template_config)
-        return list(self.tokenizer.encode(text, add_special_tokens=self.tokenizer.chat_template is None))
+        return self.reader.tokens(messages, settings.chat_template_config)
 
     def render(self, messages: Sequence[dict[str, str]], template_config: str | None = None) -> str:
         """Messages as the text the model reads, ready for its reply; without a chat template just the contents, a blank line between."""
-        if self.tokenizer.chat_template is None:
-            return "\n\n".join(message["content"] for message in messages)
-        extra = json.loads(template_config) if template_config else {}
-        try:
-            return str(self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False, **extra))
-        except Exception as error:  # a template is foreign code and raises what it likes
-            raise UsageError(
-                f"The chat template of {self.model_name} refuses these messages ({error}): check roles and --chat-template-config."
-            ) from error
+        return self.reader.marked(messages, template_config).replace(MARK, "")
 
     def _decode_text(self, tokens: Sequence[int]) -> str:
         if self._fast_tokenizer is not None:

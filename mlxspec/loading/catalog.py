@@ -1,6 +1,7 @@
 """The models and drafters that are on this disk or built in, as plain rows. Looks at files; loads nothing and asks no network."""
 
 import json
+import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,6 +57,26 @@ def hub_cache() -> Path | None:
     except ImportError:
         return None
     return Path(constants.HF_HUB_CACHE)
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether ``--model`` can only mean something on this disk.
+
+    >>> [looks_like_path(name) for name in ("./model", "~/m", "/m", "owner/m.gguf", "owner/name")]
+    [True, True, True, True, False]
+    """
+    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.lower().endswith(".gguf") or (name != "" and os.path.exists(name))
+
+
+def lasting(name: str) -> str:
+    """What ``--model`` says in words that mean the same in another folder: the whole path of what is on this disk. For names that are kept."""
+    return name if name in BUILT_IN or not looks_like_path(name) else os.path.abspath(os.path.expanduser(name))
+
+
+def lasting_drafter(wish: str) -> str:
+    """The same for what ``--drafter`` says."""
+    kind, _, name = wish.partition(":")
+    return f"{kind}:{lasting(name)}" if name else wish
 
 
 def trained_drafters() -> list[tuple[str, Path, dict[str, Any]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from mlxspec.errors import ModelError
+from mlxspec.loading.ends import end_tokens
 
 # ggml's numbers of tensor types: those we read with the bytes and the elements of a block, and the names of the others
 READ = {0: ("F32", 4, 1), 1: ("F16", 2, 1), 2: ("Q4_0", 18, 32), 3: ("Q4_1", 20, 32), 8: ("Q8_0", 34, 32)}
@@ -55,8 +56,6 @@ CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS = {"llama-bpe": f"{CONTRACTIONS}|{WORDS % '{1,3}'}", "qwen2": f"{CONTRACTIONS}|{WORDS % ''}"}
 PRE_TOKENIZERS = ("gpt-2", "smollm", *SPLITS)  # as llama.cpp names them; a file that names none has GPT-2's
-# control tokens that end a turn or a text in the families we read; a file names only one of them as its end
-END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
 CONTROL, USER_DEFINED = 3, 4  # token types
 ROLE_KEYS = {"bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "pad": "padding_token_id"}
 
@@ -335,8 +334,7 @@ def tokenizer_of(header: Header, name: str) -> Any:
     fast = PreTrainedTokenizerFast(tokenizer_object=inner, clean_up_tokenization_spaces=False, model_max_length=context, **named)
     template = header.metadata.get("tokenizer.chat_template")
     fast.chat_template = template if isinstance(template, str) and template.strip() else None
-    ends += [vocab[token] for token, kind in special if kind == CONTROL and token in END_TOKENS]
-    return TokenizerWrapper(fast, BPEStreamingDetokenizer, eos_token_ids=ends)
+    return TokenizerWrapper(fast, BPEStreamingDetokenizer, eos_token_ids=end_tokens(fast, ends))  # a file names only some of them
 
 
 def pre_tokenizer(pre: str) -> Any:

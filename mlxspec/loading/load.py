@@ -26,6 +26,8 @@ from mlx.utils import tree_map_with_path
 from mlxspec.display import in_bytes, one_line
 from mlxspec.errors import ModelError, UsageError
 from mlxspec.loading import gguf
+from mlxspec.loading.catalog import looks_like_path
+from mlxspec.loading.ends import end_tokens
 from mlxspec.loading.fetch import BUILT_IN, brief, obtain
 from mlxspec.loading.memory import needed, preflight
 from mlxspec.settings.options import NEAR_ZERO, Options
@@ -114,15 +116,6 @@ def runs_on_cpu() -> bool:
     return bool(mx.default_device() == mx.cpu)
 
 
-def looks_like_path(name: str) -> bool:
-    """Whether ``--model`` can only mean something on this disk.
-
-    >>> [looks_like_path(name) for name in ("./model", "~/m", "/m", "owner/m.gguf", "owner/name")]
-    [True, True, True, True, False]
-    """
-    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.lower().endswith(".gguf") or (name != "" and os.path.exists(name))
-
-
 def near(name: str) -> str:
     """Built-in names that resemble a name, or all of them."""
     return ", ".join(difflib.get_close_matches(name.lower(), BUILT_IN, n=3, cutoff=0.4) or sorted(BUILT_IN))
@@ -147,14 +140,24 @@ def _read_folder(path: Path, say: Say) -> tuple[nn.Module, Any, dict[str, Any], 
             raise ModelError(f"{path} brings code of its own, which is not run here: give a model of a kind mlx-lm knows.") from error
         reason = f"{type(error).__name__}: {brief(error)}"
         raise ModelError(f"{path} cannot be loaded ({reason}): check that it is a whole MLX model of a kind mlx-lm knows.") from error
+    sampling = _json(path / "generation_config.json", say)
+    own = _json(path / "config.json", say)  # mlx-lm puts the generation config's ends in the place of its own
+    text = own.get("text_config")
+    inner = text.get("eos_token_id") if isinstance(text, dict) else None
+    tokenizer.eos_token_ids = end_tokens(tokenizer, config.get("eos_token_id"), own.get("eos_token_id"), inner, sampling.get("eos_token_id"))
+    return model, tokenizer, config, sampling
+
+
+def _json(path: Path, say: Say) -> dict[str, Any]:
+    """The object in a file; empty where there is none, or none that can be read, and then that is said."""
     try:
-        sampling = json.loads((path / "generation_config.json").read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        sampling = {}
+        return {}
     except (OSError, ValueError) as error:
-        say(f"The model's own sampling settings are left out: {path / 'generation_config.json'} cannot be read ({brief(error)}).")
-        sampling = {}
-    return model, tokenizer, config, sampling if isinstance(sampling, dict) else {}
+        say(f"The settings in {path} are left out: it cannot be read ({brief(error)}).")
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def sampling_defaults(values: dict[str, Any], say: Say) -> dict[str, Any]:

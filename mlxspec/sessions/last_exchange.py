@@ -30,7 +30,10 @@ def exchange_file() -> Path:
 
 def save(messages: Sequence[Message], settings: Mapping[str, Any]) -> None:
     """Replace the last exchange in one step; open to its owner alone. May raise OSError."""
+    from mlxspec.loading.catalog import lasting, lasting_drafter
+
     kept = {name: value for name, value in settings.items() if name in FIELDS and name not in NOT_KEPT}
+    kept |= {name: whole(kept[name]) for name, whole in (("model", lasting), ("drafter", lasting_drafter)) if name in kept}
     put(exchange_file(), {"messages": list(messages), "settings": kept})
 
 

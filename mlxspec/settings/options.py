@@ -43,7 +43,9 @@ class Options:
     require_spec: bool = option(False, "fail (exit 3) where speculation is off", when="reply")
     strict: bool = option(False, "exit 3 where the reply was cut at the token limit or the context", when="reply")
     system_prompt: str | None = option(None, "system message of the chat template", "-s", when="reply", metavar="TEXT")
-    chat_template_config: str | None = option(None, "extra arguments for the chat template, as JSON", when="reply", metavar="JSON")
+    chat_template_config: str | None = option(
+        None, 'extra arguments for the chat template, as JSON: {"chat_template": "NAME"} chooses one of several', when="reply", metavar="JSON"
+    )
     max_tokens: int = option(512, "tokens of the reply at most (-1: no limit but the context)", "-n", when="reply", metavar="N")
     temperature: float = option(0.7, "0 picks the likeliest token", "--temp", when="reply", metavar="T")
     top_p: float = option(1.0, "nucleus: keep the likeliest tokens up to this mass", when="reply", metavar="P")
@@ -53,7 +55,7 @@ class Options:
     repetition_context_size: int = option(20, "how many tokens back the repetition penalty looks (0: all)", when="reply", metavar="N")
     logit_bias: Mapping[int, float] | None = option(None, 'added to logits, as JSON: {"TOKEN": BIAS}', when="reply", metavar="JSON")
     seed: int | None = option(None, "same seed, same text (default: a fresh one, reported)", when="reply", metavar="N")
-    stop: tuple[str, ...] = option((), "end the reply at this string (may be repeated)", when="reply", metavar="STRING")
+    stop: tuple[str, ...] = option((), r"end the reply at this string (may be repeated; \n, \t and \\ are escapes)", when="reply", metavar="STRING")
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -9,6 +9,7 @@ from mlxspec.errors import UsageError
 from mlxspec.settings.options import Options
 
 FIELDS: dict[str, Field[Any]] = {field.name: field for field in fields(Options)}
+ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}  # of a string that a shell or a form cannot hold otherwise
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -36,7 +37,7 @@ def read_value(name: str, text: str) -> Any:
             raise UsageError(f"{flag(name)} {text!r} is neither true nor false: give one of them.")
         return text.lower() in TRUE
     if kind == "tuple":
-        return (text,)
+        return (re.sub(r"\\([nt\\])", lambda escape: ESCAPES[escape[1]], text),)
     if kind in ("int", "float"):
         try:
             return int(text) if kind == "int" else float(text)

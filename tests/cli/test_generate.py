@@ -416,3 +416,42 @@ def test_a_tiny_model_from_a_folder(home: Path, monkeypatch: pytest.MonkeyPatch,
     assert main(["generate", "-c", "x"]) == 0
     assert main(["generate", "x" * 200, *flags]) == 2
     assert "reads at most 128" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_exchange_that_outgrows_the_context_goes_on_without_its_oldest_turns(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.tiny import save_folder
+
+    folder = save_folder(home / "tiny", vocab_size=258, max_position_embeddings=128)
+    monkeypatch.undo()
+    isolate(monkeypatch, home)
+    assert main(["generate", "one " * 8, "--model", str(folder), "--seed", "7", "-n", "20", "-s", "Be brief."]) == 0
+    assert "oldest" not in capsys.readouterr().err
+    for turn in range(5):
+        assert main(["generate", "-c", f"{turn} " + "two " * 8]) == 0
+    assert "128" in (err := capsys.readouterr().err) and "oldest" in err
+    assert len(last_exchange.load().messages) == 13, "nothing is lost"
+    assert main(["generate", "-c", "x" * 300]) == 2
+    assert "reads at most 128" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_came_from_a_folder_goes_on_from_it_in_any_other(home: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("owner/name", "drafts", "smollm2-135m"):
+        (home / name).mkdir(parents=True)
+    monkeypatch.chdir(home)
+    for model, kept in (("owner/name", str(home / "owner" / "name")), ("smollm2-135m", "smollm2-135m"), ("other/name", "other/name")):
+        assert main(["generate", "hi", "--model", model, "--drafter", "small:./drafts"]) == 0
+        monkeypatch.chdir("/")
+        assert main(["generate", "-c", "on"]) == 0
+        assert (opened.engines[-1].options.model, opened.engines[-1].options.drafter) == (kept, f"small:{home / 'drafts'}")
+        monkeypatch.chdir(home)
+
+
+@pytest.mark.parametrize(("typed", "read"), [(r"\n", "\n"), (r"a\tb", "a\tb"), (r"\\n", r"\n"), (r"\d", r"\d"), ("\n", "\n")])
+def test_a_stop_string_may_be_typed_with_escapes(typed: str, read: str, opened: Opened) -> None:
+    assert main(["generate", "hi", "--stop", typed, "--stop", "END"]) == 0
+    assert opened.engines[-1].asked[0]["stop"] == (read, "END")
+    assert main(["generate", "-c", "on"]) == 0
+    assert opened.engines[-1].asked[0]["stop"] == (read, "END")
+    assert Options(stop=(typed,)).stop == (typed,)

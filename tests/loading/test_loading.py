@@ -154,6 +154,34 @@ def test_an_mlx_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_reply_ends_at_what_any_file_of_a_folder_names(folder: Path) -> None:
+    """config.json, generation_config.json and the tokenizer name one each, and the tokenizer has special tokens that end a turn by their names."""
+    words = json.loads((folder / "tokenizer.json").read_text())
+    added = ["<|eot_id|>", "<end_of_turn>", "<|start_of_turn|>", "<|end|>"]
+    last = max(words["model"]["vocab"].values())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    words["added_tokens"] += [{"id": last + 1 + i, "content": text, **flags} for i, text in enumerate(added)]
+    words["added_tokens"].append({"id": last + 9, "content": "</s>", **flags, "special": False})
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": [20, 21], "text_config": {"eos_token_id": 22}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 30}))
+    tokenizer = loaded(folder)[0].tokenizer
+    eot, turn, end = (tokenizer.convert_tokens_to_ids(added[i]) for i in (0, 1, 3))
+    assert tokenizer.eos_token_ids == {0, 2, 20, 21, 22, 30, eot, turn, end}
+    words["added_tokens"].append({"id": last + 12, "content": "<|return|>", **flags})
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    tokenizer = loaded(folder)[0].tokenizer  # where there is a <|return|>, <|end|> ends a part of a reply
+    assert tokenizer.eos_token_ids == {0, 2, 20, 21, 22, 30, eot, turn, tokenizer.convert_tokens_to_ids("<|return|>")}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [30, "</s>"]}))
+    assert "'</s>' is given as eos_token_id" in refusal(folder)
+
+
+def test_the_same_tokens_end_a_reply_in_a_folder_and_in_a_gguf_file(tmp_path: Path, folder: Path) -> None:
+    writer.llama().write(tmp_path / "same.gguf")
+    assert loaded(folder)[0].tokenizer.eos_token_ids == loaded(tmp_path / "same.gguf")[0].tokenizer.eos_token_ids == {0, 2}
+
+
 def test_paths_of_all_kinds_stay_on_this_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.chdir(folder.parent)

@@ -103,6 +103,7 @@ class FakeChatEngine:
         self.state: tuple[str, str | None] | None = None  # what it reports, where a test says so
         self.asides = 0
         self.tokenizer = Words()
+        self.reader = self
         self.target = FakeTarget(context)
         self.loaded = type("Loaded", (), {"digest": f"digest of {model}", "name": model})()
         self.settings = Options(model=model, drafter=drafter if drafter in ("auto", "none", "lookup") else "auto")
@@ -141,6 +142,14 @@ class FakeChatEngine:
 
     def render(self, messages: Sequence[Mapping[str, str]], template_config: str | None = None) -> str:
         return "".join(f"[{message['role']}] {message['content']} ;" for message in messages) + "[assistant]"
+
+    marked = render
+
+    def literal(self, text: str) -> str:
+        return text
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
 
     def prompt_tokens(self, prompt: Any, settings: Options | None = None) -> list[int]:
         if isinstance(prompt, str):

@@ -251,6 +251,20 @@ def test_a_switch_of_models_keeps_the_conversation(desk: Desk) -> None:
     assert (session.model, session.drafter) == ("other", "lookup")
 
 
+def test_a_model_of_this_folder_is_saved_by_its_whole_path(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    desk.talk.load("owner/name", "small:owner/name")
+    assert desk.say("hello")
+    path = str(tmp_path / "owner" / "name")
+    assert desk.talk.session_id is not None
+    session = desk.store.read(desk.talk.session_id)[0]
+    assert (session.model, session.drafter) == (path, f"small:{path}")
+    desk.talk.switch_drafter("small:./owner/name")
+    desk.until(lambda: desk.store.read(desk.talk.session_id)[0].drafter == f"small:{path}")
+    assert desk.loader.asked[-1][:2] == (path, f"small:{path}")
+
+
 def test_a_model_that_fails_to_load_leaves_the_chat_usable(store: Store) -> None:
     desk = Desk(store)
     desk.talk.load("broken")

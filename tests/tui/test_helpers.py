@@ -190,3 +190,14 @@ def test_which_editor_it_is(tmp_path: Path) -> None:
         command({"EDITOR": "vi 'x"})
     with pytest.raises(MlxspecError, match="cannot be started"):
         edit("x", {"EDITOR": str(tmp_path / "none")})
+
+
+# ---- Forms -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [(), ("END",), ("\n",), (r"\n",), ("a\tb", "c\\")])
+def test_a_form_reads_the_stop_strings_it_shows(stop: tuple[str, ...]) -> None:
+    from mlxspec.tui.screens.options import read, written
+
+    assert not stop or read("stop", written(stop)) == stop
+    assert read("stop", r"\n\n") == ("\n\n",)

@@ -11,11 +11,12 @@ from typing import Any
 
 from mlxspec.core.events import Done, Notice, Prefill, Text
 from mlxspec.errors import UsageError
+from mlxspec.loading.catalog import lasting, lasting_drafter
 from mlxspec.sessions.store import Session, Store
 from mlxspec.tui.chat.autosave import Autosave
 from mlxspec.tui.chat.jobs import FIRST, TALK
 from mlxspec.tui.chat.loops import repeated
-from mlxspec.tui.chat.message import Asleep, Awakener, ChatMessage, restored
+from mlxspec.tui.chat.message import Asleep, Awakener, ChatMessage, restored, stored
 from mlxspec.tui.chat.reading_aloud import ReadingAloud
 from mlxspec.tui.chat.reports import Baseline, Begun, Chances, Context, Ended, Failed, Happening, Loading, Ready, Report, Speculation
 from mlxspec.tui.chat.worker import Worker
@@ -71,6 +72,8 @@ class Conversation:
 
     def load(self, model: str, drafter: str | None = None, **options: Any) -> None:
         """Load a model (and measure its plain speed when there is time). ``options`` are added to those of before."""
+        model = lasting(model)  # it is saved, and may be read in another folder
+        drafter = drafter and lasting_drafter(drafter)
         old = self.wish or ("", "auto", {})
         kept = old[1] if old[1] in ("none", "lookup") else "auto"  # a trained drafter fits one model alone
         options = {**old[2], **options}
@@ -80,6 +83,7 @@ class Conversation:
         self.wish = (model, drafter or kept, options)
 
     def switch_drafter(self, drafter: str) -> None:
+        drafter = lasting_drafter(drafter)
         if self.wish is not None:
             self.wish = (self.wish[0], drafter, self.wish[2])
         self.worker.switch_drafter(drafter)
@@ -214,7 +218,7 @@ class Conversation:
     def change(self, settings: Mapping[str, Any]) -> None:
         """Other reply options, from the next reply on."""
         self.settings = dict(settings)
-        self._keeper.change(settings=self._kept())
+        self._keeper.change(settings=stored(self.settings))
 
     def change_system(self, text: str | None) -> None:
         """Another system prompt, or none."""
@@ -248,7 +252,7 @@ class Conversation:
         if self.created is None:
             self.created = self.store.now() if self.store is not None else time.time()
         name, turns = self.session_id or "unsaved", tuple(one.turn() for one in self.said)
-        return Session(name, self.created, self.title, model, drafter, self.system, self._kept(), turns)
+        return Session(name, self.created, self.title, model, drafter, self.system, stored(self.settings), turns)
 
     def leave(self) -> bool:
         """End everything; whether the thread is gone (if not, the process leaves without it). What is unsaved is told."""
@@ -394,6 +398,3 @@ class Conversation:
     def _named(self) -> tuple[str | None, str | None]:
         """Model and drafter by the names that load them again."""
         return (self.wish[0], self.wish[1]) if self.wish is not None else (None, None)
-
-    def _kept(self) -> dict[str, Any]:
-        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in self.settings.items()}

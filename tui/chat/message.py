@@ -57,8 +57,13 @@ class ChatMessage:
         return Turn(self.role, self.text, self.finish, self.about)
 
 
-def restored(stored: Mapping[str, Any]) -> dict[str, Any]:
+def stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a session keeps them; ``restored`` reads them back."""
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+
+
+def restored(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a session as reply options. Raises UsageError where they make no sense."""
-    found: dict[str, Any] = {name: value if value is None else converted(name, value) for name, value in stored.items() if name in names("reply")}
+    found: dict[str, Any] = {name: value if value is None else converted(name, value) for name, value in kept.items() if name in names("reply")}
     Options(**found)
     return found

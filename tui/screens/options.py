@@ -30,7 +30,8 @@ def written(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, tuple | list):
-        return json.dumps(list(value)) if len(value) > 1 else "".join(value)
+        alone = len(value) < 2 and not set("".join(value)) & set("\n\t\\")  # what is typed alone is read with its escapes
+        return "".join(value) if alone else json.dumps(list(value))
     if isinstance(value, Mapping):
         return json.dumps({str(key): inner for key, inner in value.items()})
     return str(value)
