@@ -5,6 +5,7 @@ never finished only the ESC goes, and a stream is cleaned to the same text as th
 """
 
 import re
+from collections.abc import Sequence
 
 PAYLOAD = 4096  # characters a string sequence (OSC, DCS, …) may hold before it counts as text
 _STRING = rf"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x1f\x7f-\x9f]{{0,{PAYLOAD}}}"
@@ -62,3 +63,9 @@ def in_bytes(count: int) -> str:
     ('5.4 GB', '30 MB')
     """
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

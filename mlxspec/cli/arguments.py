@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from typing import Any, NoReturn
 
+from mlxspec.drafters.kinds import spellings
 from mlxspec.errors import UsageError
 from mlxspec.settings.values import FIELDS, flag, read_value
 
@@ -123,6 +124,8 @@ class Parser(argparse.ArgumentParser):
         choices = field.metadata["choices"]
         metavar = "{" + ",".join(choices) + "}" if choices else field.metadata["metavar"]
         metavar = "{N,auto}" if field.name == "draft_tokens" else metavar
+        if field.name == "drafter":
+            help = f"{spellings()} (default: {default})"
         if field.name == "logit_bias":
             help += ", or TOKEN=BIAS (may be repeated)"
         action = Each if field.name in ("logit_bias", "stop") else Once
@@ -205,3 +208,19 @@ def _real(name: str, fits: Callable[[float], bool], reach: str) -> Callable[[str
 def escaped(help: str) -> str:
     """argparse formats help with %."""
     return help.replace("%", "%%")
+
+
+def plain_parser(verb: str, description: str) -> Parser:
+    """The parser of a verb that takes --json and nothing else."""
+    parser = Parser(verb, "", description)
+    parser.switch("--json", help="print one JSON object")
+    parser.switch("--debug", help="show a traceback where something fails")
+    return parser
+
+
+def parsed(parser: Parser, argv: list[str]) -> bool:
+    """Whether --json was given to such a verb."""
+    given, words = parser.read(argv)
+    if words:
+        raise UsageError(f"{parser.prog.rpartition(' ')[2]} takes no arguments, and {words[0]!r} was given: leave it out.")
+    return bool(getattr(given, "json", False))

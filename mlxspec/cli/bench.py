@@ -46,6 +46,10 @@ def listed(text: str) -> tuple[str, ...]:
 
 def bench(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb. Ends with 1 where a row failed, with 130 where Ctrl-C cut it short."""
+    if any(word.partition("=")[0] == "--speech" for word in argv):
+        from mlxspec.cli.bench_speech import bench_speech
+
+        return bench_speech(argv, terminal)
     namespace, words = parser().read(argv)
     given: dict[str, Any] = vars(namespace)
     if words:

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec.cli.arguments import Parser, whole
-from mlxspec.cli.models import table
 from mlxspec.cli.terminal import Terminal
-from mlxspec.display import one_line
+from mlxspec.display import one_line, table
 from mlxspec.errors import UsageError
 
 ROWS = "coupled:none,coupled:auto,mirror:auto,pcg:auto"

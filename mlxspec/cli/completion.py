@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlxspec.cli.arguments import Parser
@@ -10,7 +11,6 @@ from mlxspec.cli.terminal import Terminal
 from mlxspec.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
-ELSEWHERE = {"paths": ("models", "paths_parser")}  # where the parser of a verb is, if not as ``parser`` in a module of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def parser() -> Parser:
     )
 
 
-def completion(argv: list[str], terminal: Terminal) -> int:
+def completion(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb."""
     _, words = parser().read(argv)
     if len(words) != 1 or words[0] not in SHELLS:
@@ -48,11 +48,7 @@ def parsers() -> dict[str, Parser]:
     """The parser of each verb."""
     from mlxspec.cli.main import VERBS
 
-    found = {}
-    for verb in VERBS:
-        module, name = ELSEWHERE.get(verb, (verb, "parser"))
-        found[verb] = getattr(importlib.import_module(f"mlxspec.cli.{module}"), name)()
-    return found
+    return {verb: importlib.import_module(f"mlxspec.cli.{verb}").parser() for verb in VERBS}
 
 
 def flags_of(parser: Parser) -> list[Flag]:

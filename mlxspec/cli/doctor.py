@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxspec import paths
-from mlxspec.cli.arguments import Parser
-from mlxspec.cli.models import parsed, plain_parser
+from mlxspec.cli.arguments import Parser, parsed, plain_parser
 from mlxspec.cli.terminal import Terminal
 from mlxspec.display import in_bytes, one_line
 from mlxspec.errors import MlxspecError

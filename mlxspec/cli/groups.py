@@ -1,5 +1,6 @@
 """``mlxspec groups``: builds the acoustic groups of a voice, shows them, and swaps a sound's tokens within them so that one hears what they cost."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def parser() -> Parser:
     return result
 
 
-def groups(argv: list[str], terminal: Terminal) -> int:
+def groups(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb."""
     namespace, words = parser().read(argv)
     given: dict[str, Any] = vars(namespace)

@@ -1,5 +1,6 @@
 """``mlxspec inspect``: prints a trace, round by round, then what the rounds add up to. Marks do not rest on colour."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from mlxspec.cli.arguments import Parser
@@ -18,7 +19,7 @@ def parser() -> Parser:
     return result
 
 
-def inspect(argv: list[str], terminal: Terminal) -> int:
+def inspect(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     given, words = parser().read(argv)
     if len(words) != 1:
         raise UsageError(f"inspect takes one file, and {len(words)} were given: mlxspec inspect FILE.")

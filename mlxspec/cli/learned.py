@@ -1,12 +1,12 @@
 """``mlxspec learned``: list, show and delete the answers that ``generate --learn`` has kept to train drafters on. Loads no model."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from mlxspec.cli.arguments import Parser
-from mlxspec.cli.models import table
 from mlxspec.cli.sessions import when
 from mlxspec.cli.terminal import Terminal
-from mlxspec.display import clean, one_line
+from mlxspec.display import clean, one_line, table
 from mlxspec.errors import UsageError
 from mlxspec.sessions import learned as store
 
@@ -27,7 +27,7 @@ def parser() -> Parser:
     return result
 
 
-def learned(argv: list[str], terminal: Terminal) -> int:
+def learned(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb. Returns the exit code."""
     given, words = parser().read(argv)
     what, rest = (words[0], words[1:]) if words else ("list", [])

@@ -9,13 +9,14 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 from mlxspec.cli.terminal import Terminal
 from mlxspec.display import one_line
 from mlxspec.errors import MlxspecError, UsageError
 from mlxspec.settings.values import FIELDS, flag
 
-VERBS = {
+VERBS = {  # each is a function of a module of its name, which has its ``parser`` too
     "generate": "answer a prompt, streaming",
     "chat": "talk with a model, and see what drafting gains",
     "sessions": "list, show, search, export or delete saved chats",
@@ -74,62 +75,9 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
         from mlxspec import __version__
 
         terminal.print(f"mlxspec {__version__}")
-    elif verb == "generate":
-        from mlxspec.cli.generate import generate
-
-        return generate(rest, terminal, os.environ)
-    elif verb == "chat":
-        from mlxspec.cli.chat import chat
-
-        return chat(rest, terminal, os.environ)
-    elif verb == "sessions":
-        from mlxspec.cli.sessions import sessions
-
-        return sessions(rest, terminal)
-    elif verb == "speak":
-        from mlxspec.cli.speak import speak
-
-        return speak(rest, terminal, os.environ)
-    elif verb == "groups":
-        from mlxspec.cli.groups import groups
-
-        return groups(rest, terminal)
-    elif verb == "bench" and any(word.partition("=")[0] == "--speech" for word in rest):
-        from mlxspec.cli.bench_speech import bench_speech
-
-        return bench_speech(rest, terminal)
-    elif verb == "bench":
-        from mlxspec.cli.bench import bench
-
-        return bench(rest, terminal, os.environ)
-    elif verb == "train":
-        from mlxspec.cli.train import train
-
-        return train(rest, terminal, os.environ)
-    elif verb == "learned":
-        from mlxspec.cli.learned import learned
-
-        return learned(rest, terminal)
-    elif verb == "models":
-        from mlxspec.cli.models import models
-
-        return models(rest, terminal)
-    elif verb == "paths":
-        from mlxspec.cli.models import paths
-
-        return paths(rest, terminal)
-    elif verb == "doctor":
-        from mlxspec.cli.doctor import doctor
-
-        return doctor(rest, terminal, os.environ)
-    elif verb == "inspect":
-        from mlxspec.cli.inspect import inspect
-
-        return inspect(rest, terminal)
-    elif verb == "completion":
-        from mlxspec.cli.completion import completion
-
-        return completion(rest, terminal)
+    elif verb in VERBS:
+        code: int = getattr(import_module(f"mlxspec.cli.{verb}"), verb)(rest, terminal, os.environ)
+        return code
     else:
         raise UsageError(_no_verb(verb))
     return 0

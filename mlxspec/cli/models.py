@@ -1,34 +1,16 @@
-"""``mlxspec models`` and ``mlxspec paths``: what is on this disk, and where. Loads no model; only ``models pull`` touches the network."""
+"""``mlxspec models``: what is on this disk. Loads no model; only ``pull`` touches the network."""
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-from mlxspec import paths as places
 from mlxspec.cli.arguments import Parser
 from mlxspec.cli.terminal import Terminal
-from mlxspec.display import in_bytes, one_line
+from mlxspec.display import in_bytes, one_line, table
 from mlxspec.errors import MlxspecError, UsageError
-from mlxspec.loading.catalog import built_in, hub_cache, in_hub_cache, in_place, with_the_package
+from mlxspec.loading.catalog import built_in, in_hub_cache, in_place, with_the_package
 from mlxspec.loading.fetch import BUILT_IN, BuiltIn, obtain
 
 WHAT = ("list", "pull", "rm", "show")
-
-
-def plain_parser(verb: str, description: str) -> Parser:
-    """The parser of a verb that takes --json and nothing else."""
-    parser = Parser(verb, "", description)
-    parser.switch("--json", help="print one JSON object")
-    parser.switch("--debug", help="show a traceback where something fails")
-    return parser
-
-
-def parsed(parser: Parser, argv: list[str]) -> bool:
-    """Whether --json was given to such a verb."""
-    given, words = parser.read(argv)
-    if words:
-        raise UsageError(f"{parser.prog.rpartition(' ')[2]} takes no arguments, and {words[0]!r} was given: leave it out.")
-    return bool(getattr(given, "json", False))
 
 
 def parser() -> Parser:
@@ -46,7 +28,7 @@ def parser() -> Parser:
     return result
 
 
-def models(argv: list[str], terminal: Terminal) -> int:
+def models(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb ``models``."""
     given, words = parser().read(argv)
     what, rest = (words[0], words[1:]) if words else ("list", [])
@@ -127,39 +109,3 @@ def _told(value: dict[str, str], text: str, terminal: Terminal, as_json: bool) -
         terminal.json(value)
     else:
         terminal.notice(text)
-
-
-def paths_parser() -> Parser:
-    return plain_parser("paths", "Say where mlxspec keeps its files, and which of them exist.")
-
-
-def paths(argv: list[str], terminal: Terminal) -> int:
-    """The verb ``paths``."""
-    as_json = parsed(paths_parser(), argv)
-    found = all_paths()
-    if as_json:
-        terminal.json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
-        return 0
-    for line in table([(name, "exists" if path.exists() else "absent", one_line(str(path))) for name, path in found.items()]):
-        terminal.print(line)
-    return 0
-
-
-def all_paths() -> dict[str, Path]:
-    """Every place we read or write, by name."""
-    found = {
-        "config": places.config_file(),
-        "data": places.data_dir(),
-        "state": places.state_dir(),
-        "cache": places.cache_dir(),
-        "models": places.models_dir(),
-    }
-    if (hub := hub_cache()) is not None:
-        found["hub"] = hub
-    return found
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

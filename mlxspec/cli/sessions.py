@@ -1,13 +1,13 @@
 """``mlxspec sessions``: list, show, search, export and delete saved conversations. Loads no model and no screen."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mlxspec.cli.arguments import Parser
-from mlxspec.cli.models import table
 from mlxspec.cli.terminal import Terminal
-from mlxspec.display import clean, one_line
+from mlxspec.display import clean, one_line, table
 from mlxspec.errors import UsageError
 from mlxspec.sessions.export import as_markdown, as_object, export
 from mlxspec.sessions.store import Hit, Store, Summary
@@ -31,7 +31,7 @@ def parser() -> Parser:
     return result
 
 
-def sessions(argv: list[str], terminal: Terminal) -> int:
+def sessions(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> int:
     """The verb. Returns the exit code."""
     given, words = parser().read(argv)
     what, rest = (words[0], words[1:]) if words else ("list", [])

@@ -6,20 +6,19 @@ from typing import Any
 
 from mlxspec.cli.arguments import Parser, above_zero, whole
 from mlxspec.cli.terminal import Terminal
+from mlxspec.drafters.kinds import TRAINED
 from mlxspec.errors import UsageError
 from mlxspec.paths import WEIGHTS
 from mlxspec.settings import config
-
-KINDS = ("small", "redrafter")
 
 
 def parser() -> Parser:
     result = Parser(
         "train",
-        "{small,redrafter} --out DIR",
+        f"{{{','.join(TRAINED)}}} --out DIR",
         "Train a drafter for a model, by distillation from the model itself. With no --data the model writes its own training text.",
         epilog="Use the result with --drafter redrafter:DIR or --drafter small:DIR. Ctrl-C keeps the last checkpoint; --resume goes on from it.",
-        first=KINDS,
+        first=TRAINED,
     )
     result.one("-m", "--model", help="built-in name, local folder, .gguf file or hub repo id (default: smollm2-135m)", metavar="MODEL")
     result.one("--out", help="the folder of the trained drafter", kind=Path, metavar="DIR")
@@ -73,9 +72,9 @@ def train(argv: list[str], terminal: Terminal, environ: Mapping[str, str]) -> in
     """The verb."""
     namespace, words = parser().read(argv)
     given: dict[str, Any] = {name: value for name, value in vars(namespace).items() if name != "flags"}
-    if len(words) != 1 or words[0] not in KINDS:
+    if len(words) != 1 or words[0] not in TRAINED:
         told = f"{' '.join(words)!r} was given" if words else "nothing was given"
-        raise UsageError(f"train takes what to train, small or redrafter, and {told}: mlxspec train redrafter --out DIR.")
+        raise UsageError(f"train takes what to train, {' or '.join(TRAINED)}, and {told}: mlxspec train redrafter --out DIR.")
     if "out" not in given:
         raise UsageError("train needs a folder for the result: give --out DIR.")
     as_json, terminal.quiet = given.pop("json", False), given.pop("quiet", False)

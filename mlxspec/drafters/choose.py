@@ -42,7 +42,7 @@ def choose_drafter(wish: Any, target: Target, loaded: Loaded, options: Options, 
 def opened(wish: str, target: Target, loaded: Loaded, options: Options, say: Say) -> Drafter:
     """The drafter of a name. Raises DrafterError where it does not fit the target."""
     kind, _, model = wish.partition(":")
-    if KINDS[kind].trained and not model:
+    if KINDS[kind].trainer and not model:
         model = shipped(kind, loaded)
     drafter: Drafter = import_module(KINDS[kind].module).opened(model, wish, target, loaded, options, say)
     return drafter

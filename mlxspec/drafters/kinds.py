@@ -17,7 +17,7 @@ class Kind:
     about: str
     module: str
     takes: str = ""  # what may follow the colon
-    trained: bool = False  # for one target: some ship, ``mlxspec train`` makes others, and without a colon the shipped one is meant
+    trainer: str = ""  # the module that trains it for one target; some ship, and without a colon the shipped one is meant
 
 
 KINDS = {
@@ -25,12 +25,12 @@ KINDS = {
     for kind in (
         Kind("none", "plain decoding", ""),
         Kind("lookup", "copies what stood in the prompt or answer before; costs no model", "mlxspec.drafters.lookup"),
-        Kind("small", "another model with the same tokens", "mlxspec.drafters.small", "MODEL", trained=True),
-        Kind("redrafter", "a recurrent network on the model's hidden state", "mlxspec.drafters.redrafter", "FOLDER", trained=True),
+        Kind("small", "another model with the same tokens", "mlxspec.drafters.small", "MODEL", "mlxspec.training.small"),
+        Kind("redrafter", "a recurrent network on the model's hidden state", "mlxspec.drafters.redrafter", "FOLDER", "mlxspec.training.redrafter"),
     )
 }
 AUTO = "auto"  # what fits the model and pays
-TRAINED = tuple(kind.name for kind in KINDS.values() if kind.trained)
+TRAINED = tuple(kind.name for kind in KINDS.values() if kind.trainer)
 
 
 def spellings() -> str:

@@ -28,7 +28,7 @@ class Options:
     """All that shapes a reply. Fields with ``when="load"`` are fixed once the model is in memory."""
 
     model: str = option("smollm2-135m", "built-in name, local folder, .gguf file or hub repo id", "-m", when="load", metavar="MODEL")
-    drafter: str = option("auto", "none, lookup, small:MODEL, redrafter:FOLDER, or auto", when="load", metavar="DRAFTER")
+    drafter: str = option("auto", "who drafts: a kind, or KIND:MODEL", when="load", metavar="DRAFTER")
     dtype: str | None = option(None, "dtype of the weights (default: the file's; float32 on the CPU)", when="load", choices=DTYPES)
     max_kv_size: int | None = option(None, "keep at most N tokens of context in the cache (the first 4 stay)", when="load", metavar="N")
     kv_bits: int | None = option(None, "quantise the KV cache to 4 or 8 bits", when="load", metavar="BITS")

@@ -1,15 +1,23 @@
 """The model card of a trained drafter: how it was made, and what was measured while it was. Knows figures only."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
-WHAT = {
-    "redrafter": "A ReDrafter (recurrent drafter, arXiv 2403.09919): reads the target's last hidden state and offers a tree of continuations.",
-    "small": "A small Llama over the target's whole vocabulary, for classical speculative decoding; an ordinary mlx-lm folder.",
-}
+from mlxspec.drafters.kinds import KINDS, TRAINED
+
 ASIDE = ("model", "kind", "text_batch", "minutes", "steps")
-FOREIGN = {"small": ("exit_dim", "draft_vocab", "draft_steps"), "redrafter": ("hidden_size",)}  # options of the other kind
 NAMES = {"start": "from"}
+
+
+def trains(kind: str) -> Any:
+    """The module that trains a kind of drafter: it has ``ABOUT``, ``OWN`` (options of train that only it has), ``RATE``, ``BATCH`` and ``task``."""
+    return import_module(KINDS[kind].trainer)
+
+
+def foreign(kind: str) -> list[str]:
+    """Options of ``mlxspec train`` that only other kinds have."""
+    return [name for other in TRAINED if other != kind for name in trains(other).OWN]
 
 
 def command(about: Mapping[str, Any]) -> str:
@@ -17,7 +25,7 @@ def command(about: Mapping[str, Any]) -> str:
     options = about["options"]
     words = [f"mlxspec train {about['kind']} --model {options['model']}"]
     for name, value in options.items():
-        if name not in (*ASIDE, *FOREIGN[about["kind"]]) and value is not None and value is not False:
+        if name not in (*ASIDE, *foreign(about["kind"])) and value is not None and value is not False:
             words.append(f"--{NAMES.get(name, name).replace('_', '-')}" + ("" if value is True else f" {value}"))
     return " ".join([*words, f"--steps {about['course']['steps']}", "--out DIR"])
 
@@ -34,7 +42,7 @@ def model_card(about: Mapping[str, Any], history: Sequence[Mapping[str, float]])
         [
             f"# {about['kind']} for {about['target']}",
             "",
-            WHAT[about["kind"]],
+            trains(about["kind"]).ABOUT,
             "",
             f"- target: {about['target']}, weights {about['target_digest']}",
             f"- command: `{command(about)}`",

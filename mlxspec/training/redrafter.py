@@ -15,11 +15,15 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlxspec.errors import DrafterError, UsageError
+from mlxspec.loading.load import Loaded
 from mlxspec.models.redrafter import CheckpointError, ReDrafter, ReDrafterArgs, load, save
 from mlxspec.training.cross_entropy import cross_entropy, projected
 from mlxspec.training.data import Answer, TrainingText
 
 DRAFT_VOCAB, LAYERS = 4096, 2
+ABOUT = "A ReDrafter (recurrent drafter, arXiv 2403.09919): reads the target's last hidden state and offers a tree of continuations."
+OWN = ("exit_dim", "draft_vocab", "draft_steps")
+RATE, BATCH = 1e-3, 256  # by default; a batch is of rows
 RIDGE = 0.01  # of a feature's mean square
 RARELY = 0.1  # a step is trained at least this often
 OFFERED = 0.06  # a token hangs in the tree where the drafter gives its branch this much
@@ -269,3 +273,10 @@ def tables(model: nn.Module) -> tuple[np.ndarray, np.ndarray]:
     dense = not isinstance(head, nn.QuantizedLinear)
     weight = head.weight if dense else mx.dequantize(head.weight, head.scales, head.biases, head.group_size, head.bits)
     return table, np.array(weight.astype(mx.float32))[:vocab]
+
+
+def task(options: Any, loaded: Loaded, text: TrainingText, same: Sequence[int]) -> ReDrafterTask:
+    """The network to train, with its text. ``same``: tokens it need not tell apart."""
+    table, head = tables(loaded.model)
+    shape = ReDrafterShape(options.exit_dim, options.draft_vocab, options.layers, steps=options.draft_steps, soft=options.labels == "soft")
+    return ReDrafterTask(table, head, text, shape, options.seed, options.start, same)

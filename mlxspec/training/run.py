@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,20 @@ from mlx.utils import tree_flatten
 
 from mlxspec import __version__
 from mlxspec.drafters.choose import tokens_digest
+from mlxspec.drafters.kinds import TRAINED
 from mlxspec.errors import DrafterError, UsageError
 from mlxspec.loading.load import Loaded, load_model
 from mlxspec.sessions import learned
 from mlxspec.settings.options import Options
 from mlxspec.speech import voice_folder
-from mlxspec.training.card import FOREIGN, model_card
+from mlxspec.training.card import foreign, model_card, trains
 from mlxspec.training.data import TrainingText
 from mlxspec.training.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_tokens, read_records
 from mlxspec.training.fast_exp import in_llama
 from mlxspec.training.loop import CHECKPOINT, Course, Progress, Trainer, keep_memory, read_checkpoint, replace_text
-from mlxspec.training.redrafter import ReDrafterShape, ReDrafterTask, tables
-from mlxspec.training.small import SmallShape, SmallTask
 from mlxspec.training.user_text import Line, line_of, read_lines, store_lines
 
 Say = Callable[[str], None]
-KINDS = ("small", "redrafter")
 TEXT_TOKENS = 400_000
 MINUTES = 30.0
 PATHS = ("data", "start")  # what is told of them outside this machine is their names
@@ -69,15 +67,14 @@ class TrainOptions:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"train {self.kind} is unknown: give {' or '.join(KINDS)}.")
+        if self.kind not in TRAINED:
+            raise UsageError(f"train {self.kind} is unknown: give {' or '.join(TRAINED)}.")
         if self.minutes is not None and self.steps is not None:
             raise UsageError("--minutes and --steps exclude each other: give one of them.")
         if self.labels not in ("soft", "hard"):
             raise UsageError(f"--labels {self.labels} is unknown: give soft or hard.")
-        foreign = FOREIGN[self.kind]
         default = {item.name: item.default for item in fields(self)}
-        for name in foreign:
+        for name in foreign(self.kind):
             if getattr(self, name) != default[name]:
                 raise UsageError(f"--{name.replace('_', '-')} is no option of train {self.kind}: leave it out.")
 
@@ -105,7 +102,10 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
     text, seconds = written(options, loaded, say)
     if resumed is not None and resumed[3]["text"] != text.digest:
         raise UsageError("The training text is not that of the run to resume (its cache was changed): start again without --resume.")
-    task = task_of(options, loaded, text, alike(place))
+    if options.start is not None:
+        check_start(options.start, loaded)
+    kind = trains(options.kind)
+    task = kind.task(options, loaded, text, alike(place))
     target = {"target": loaded.name, "target_digest": loaded.digest, "tokens_digest": tokens_digest(loaded.tokenizer)}
     del loaded
     gc.collect()
@@ -123,7 +123,7 @@ def train(options: TrainOptions, say: Say, given: frozenset[str] | None = None) 
         best = max(progress.history or [], key=lambda one: one["tokens_per_round"], default={})
         return {"mlxspec": {**about, "complete": False, "step": progress.step, "figures": best}}
 
-    rate, batch = options.rate or (1e-3 if options.kind == "redrafter" else 2e-3), options.batch or (256 if options.kind == "redrafter" else 8)
+    rate, batch = options.rate or kind.RATE, options.batch or kind.BATCH
     kept = {"options": options.shaping, "text": text.digest}
     course = resumed[2] if resumed else Course(options.steps or 1, batch, rate, options.seed)
     trainer = Trainer(task, course, options.out, kept, card, say)
@@ -149,7 +149,7 @@ def as_before(options: TrainOptions, before: dict[str, Any], given: frozenset[st
     if changed:
         told = ", ".join(f"--{_flag(name)} {asked[name]} (was {before[name]})" for name in changed)
         raise UsageError(f"--resume goes on with the options of the run, and these differ: {told}. Leave them out, or start again without --resume.")
-    own = {name: value for name, value in before.items() if name not in FOREIGN[before["kind"]]}  # of the other kind's, defaults were recorded too
+    own = {name: value for name, value in before.items() if name not in foreign(before["kind"])}  # of the other kind's, defaults were recorded too
     values = {name: Path(value) if name in PATHS and value is not None else value for name, value in own.items()}
     return TrainOptions(**{**values, **{name: getattr(options, name) for name in NOT_OF_THE_RUN}})
 
@@ -213,19 +213,6 @@ def tables_width(loaded: Loaded) -> int:
     """The hidden size, as the config says it."""
     config = loaded.config
     return int(config.get("hidden_size") or config.get("text_config", {}).get("hidden_size") or config.get("n_embd") or 1024)
-
-
-def task_of(options: TrainOptions, loaded: Loaded, text: TrainingText, same: Sequence[int]) -> Any:
-    """The network to train, with its text. ``same``: tokens it need not tell apart."""
-    table, head = tables(loaded.model)
-    if options.start is not None:
-        check_start(options.start, loaded)
-    soft = options.labels == "soft"
-    if options.kind == "small":
-        small = SmallShape(options.hidden_size, options.layers or 4, soft=soft)
-        return SmallTask(head, loaded.tokenizer, text, small, options.seed, options.start)
-    shape = ReDrafterShape(options.exit_dim, options.draft_vocab, options.layers, steps=options.draft_steps, soft=soft)
-    return ReDrafterTask(table, head, text, shape, options.seed, options.start, same)
 
 
 def alike(model: str) -> list[int]:

@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,14 @@ from mlx.utils import tree_map
 from mlx_lm.models.llama import Model, ModelArgs
 
 from mlxspec.errors import DrafterError
-from mlxspec.loading.load import dequantise
+from mlxspec.loading.load import Loaded, dequantise
 from mlxspec.training.cross_entropy import cross_entropy, projected
 from mlxspec.training.data import Answer, TrainingText
-from mlxspec.training.redrafter import rounds
+from mlxspec.training.redrafter import rounds, tables
 
+ABOUT = "A small Llama over the target's whole vocabulary, for classical speculative decoding; an ordinary mlx-lm folder."
+OWN = ("hidden_size",)
+RATE, BATCH = 2e-3, 8  # by default; a batch is of texts
 DEPTH = 4  # of the chain in the estimate of tokens per round
 COMMON = 8192  # tokens of the text that most steps are trained over
 WHOLE_EVERY = 8  # one step in so many is trained over the whole vocabulary, which costs several times as much
@@ -184,3 +188,9 @@ def config_of(shape: SmallShape, vocab: int, tokenizer: Any) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "eos_token_id": sorted(tokenizer.eos_token_ids),
     }
+
+
+def task(options: Any, loaded: Loaded, text: TrainingText, same: Sequence[int]) -> SmallTask:
+    """The network to train, with its text."""
+    shape = SmallShape(options.hidden_size, options.layers or 4, soft=options.labels == "soft")
+    return SmallTask(tables(loaded.model)[1], loaded.tokenizer, text, shape, options.seed, options.start)

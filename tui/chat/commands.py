@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mlxspec.display import one_line
+from mlxspec.drafters.kinds import spellings
 from mlxspec.errors import UsageError
 
 ON, OFF = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
@@ -129,7 +130,7 @@ def _bare(name: str, run: Callable[[Actions], None]) -> Callable[[Actions, str],
 
 COMMANDS: tuple[Command, ...] = (
     Command("model", "[NAME] [-y]", "choose a model (-y allows a large download)", _model),
-    Command("draft", "[NAME]", "choose a drafter: none, lookup, small:MODEL, redrafter:FOLDER, auto", lambda do, text: do.draft(text or None)),
+    Command("draft", "[NAME]", f"choose a drafter: {spellings()}", lambda do, text: do.draft(text or None)),
     Command("k", "N|auto", "tokens drafted ahead in a round", _number),
     Command("spec", "[on|off]", "turn speculation on or off", _switch),
     Command("system", "[TEXT|-]", "show the system prompt, set it, or take it away (-)", lambda do, text: do.system(text or None)),
