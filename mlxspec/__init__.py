@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlxspec.settings.options import Options
     from mlxspec.speech.voice import Speech, Voice, load_voice
 
-__version__ = "0.1.0"
+from mlxspec.version import __version__ as __version__
 
 _HOMES = {
     "Audio": "core.events",

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mlxspec import __version__
+from mlxspec.version import __version__
 
 MAC = platform.system() == "Darwin"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mlxspec import __version__
 from mlxspec.cli import prompt as prompts
 from mlxspec.cli.arguments import Parser
 from mlxspec.cli.terminal import Terminal
@@ -22,6 +21,7 @@ from mlxspec.sessions import last_exchange, learned
 from mlxspec.settings import config
 from mlxspec.settings.options import Options, names
 from mlxspec.settings.values import flag, read_value
+from mlxspec.version import __version__
 
 if TYPE_CHECKING:
     from mlxspec.llm.engine import Engine

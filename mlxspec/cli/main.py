@@ -72,7 +72,7 @@ def run(argv: Sequence[str], terminal: Terminal) -> int:
     if verb in ("-h", "--help"):
         terminal.print(HELP.format(verbs="\n".join(f"  {name:<11}{text}" for name, text in VERBS.items())).rstrip())
     elif verb == "--version":
-        from mlxspec import __version__
+        from mlxspec.version import __version__
 
         terminal.print(f"mlxspec {__version__}")
     elif verb in VERBS:

@@ -16,7 +16,6 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlxspec import __version__
 from mlxspec.drafters.choose import tokens_digest
 from mlxspec.drafters.kinds import TRAINED
 from mlxspec.errors import DrafterError, UsageError
@@ -30,6 +29,7 @@ from mlxspec.training.distil import ANSWER_LIMIT, TextStore, TextWriter, answer_
 from mlxspec.training.fast_exp import in_llama
 from mlxspec.training.loop import CHECKPOINT, Course, Progress, Trainer, keep_memory, read_checkpoint, replace_text
 from mlxspec.training.user_text import Line, line_of, read_lines, store_lines
+from mlxspec.version import __version__
 
 Say = Callable[[str], None]
 TEXT_TOKENS = 400_000
